@@ -1,0 +1,1 @@
+//! The kernels against plain f64 arithmetic.

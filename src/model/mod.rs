@@ -1,0 +1,7 @@
+//! Qwen3: its configuration, its layers and its head, forward and backward.
+
+pub mod block;
+pub mod config;
+pub mod head;
+pub mod layout;
+pub mod rope;

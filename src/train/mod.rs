@@ -1,0 +1,5 @@
+//! Training: the step, what it keeps, and the toggles that change it.
+
+pub mod saved;
+pub mod step;
+pub mod toggles;

@@ -1,0 +1,113 @@
+//! What the forward pass keeps for the backward pass, and where it lives meanwhile.
+//!
+//! With `offload = "host"` a kept buffer is copied to host memory on the out lane
+//! while its layer computes, leaves the device when that is done, and comes back on
+//! the in lane one layer ahead of its use. Host memory is taken once, exactly sized,
+//! and reused by every step.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, anyhow};
+
+use super::toggles::Offload;
+use crate::device::{Buffer, Device, Lane, Mat};
+use crate::memory::category::Category;
+use crate::memory::ledger::Place;
+
+/// Which kept buffer of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Input,
+    Attention,
+    LogSumExp,
+}
+
+impl Kind {
+    fn category(self) -> Category {
+        match self {
+            Kind::Input => Category::LayerInputs,
+            Kind::Attention | Kind::LogSumExp => Category::AttentionOutputs,
+        }
+    }
+}
+
+type Key = (usize, Kind);
+
+/// Kept activations of one rank.
+pub struct Saved<D: Device> {
+    offload: Offload,
+    /// On the device: kept there, or back from host memory (with the event of the copy).
+    here: HashMap<Key, (D::Buffer, Option<D::Event>)>,
+    /// In host memory; stays from step to step.
+    host: HashMap<Key, D::Buffer>,
+}
+
+impl<D: Device> Saved<D> {
+    /// Nothing kept yet.
+    pub fn new(offload: Offload) -> Self {
+        Saved { offload, here: HashMap::new(), host: HashMap::new() }
+    }
+
+    /// Begins to copy a buffer to host memory, where that is asked for. The buffer may
+    /// be read meanwhile; [`Saved::keep`] follows.
+    pub fn send(&mut self, device: &D, layer: usize, kind: Kind, buffer: &D::Buffer) -> Result<Option<D::Event>> {
+        if self.offload == Offload::None {
+            return Ok(None);
+        }
+        let key = (layer, kind);
+        if !self.host.contains_key(&key) {
+            let host = device.allocate(Place::Host, kind.category(), buffer.dtype(), buffer.elements())?;
+            self.host.insert(key, host);
+        }
+        let host = self.host.get(&key).ok_or_else(|| anyhow!("no host memory for {key:?}"))?;
+        let computed = device.record(Lane::Compute)?;
+        device.wait(Lane::Out, &computed)?;
+        device.copy(Lane::Out, Mat::flat(buffer), Mat::flat(host))?;
+        device.record(Lane::Out).map(Some)
+    }
+
+    /// Keeps a buffer until it is taken: on the device, or (once its copy is done) in host memory.
+    pub fn keep(
+        &mut self,
+        device: &D,
+        layer: usize,
+        kind: Kind,
+        buffer: D::Buffer,
+        sent: Option<D::Event>,
+    ) -> Result<()> {
+        match sent {
+            Some(event) => device.wait(Lane::Compute, &event),
+            None => {
+                self.here.insert((layer, kind), (buffer, None));
+                Ok(())
+            }
+        }
+    }
+
+    /// Begins to bring a buffer back, if it is in host memory and not yet on its way.
+    pub fn fetch(&mut self, device: &D, layer: usize, kind: Kind) -> Result<()> {
+        let key = (layer, kind);
+        let Some(host) = self.host.get(&key).filter(|_| !self.here.contains_key(&key)) else { return Ok(()) };
+        let back = device.allocate(Place::Device, kind.category(), host.dtype(), host.elements())?;
+        device.copy(Lane::In, Mat::flat(host), Mat::flat(&back))?;
+        let event = device.record(Lane::In)?;
+        self.here.insert(key, (back, Some(event)));
+        Ok(())
+    }
+
+    /// Gives back a buffer that was taken for reading and will be taken again.
+    pub fn put_back(&mut self, layer: usize, kind: Kind, buffer: D::Buffer) {
+        self.here.insert((layer, kind), (buffer, None));
+    }
+
+    /// A kept buffer, on the device and whole.
+    pub fn take(&mut self, device: &D, layer: usize, kind: Kind) -> Result<D::Buffer> {
+        self.fetch(device, layer, kind)?;
+        let (buffer, event) =
+            self.here.remove(&(layer, kind)).ok_or_else(|| anyhow!("nothing kept of layer {layer}, {kind:?}"))?;
+        if let Some(event) = event {
+            device.wait(Lane::Compute, &event)?;
+        }
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,3 @@
+pub fn format_bytes(b: u64) -> String {
+    format!("{b}")
+}
