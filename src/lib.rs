@@ -2,6 +2,7 @@
 //! time, and shows what each costs.
 
 pub mod device;
+pub mod data;
 pub mod error;
 pub mod memory;
 pub mod model;

@@ -1,0 +1,8 @@
+//! Text and tokens: what a model trains on.
+
+pub mod books;
+pub mod corpus;
+pub mod tokens;
+
+pub use corpus::Corpus;
+pub use tokens::Tokenizer;
