@@ -3,3 +3,4 @@
 pub mod saved;
 pub mod step;
 pub mod toggles;
+pub mod world;

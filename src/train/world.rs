@@ -1,0 +1,237 @@
+//! A run's ranks: threads of this process, each with a device and a ledger of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Result, anyhow};
+
+use super::step::{Optimizer, StepResult, Trainer};
+use super::toggles::Toggles;
+use crate::device::cpu::Cpu;
+use crate::device::dry::Dry;
+use crate::device::{Counts, DType, Device};
+use crate::memory::ledger::{Ledger, Peak, Place, ProcessTotal, Segment};
+use crate::model::config::ModelConfig;
+use crate::parallel::Stopped;
+use crate::parallel::comm::DryComm;
+use crate::parallel::local::World;
+use crate::parallel::shard::WeightSource;
+use crate::parallel::split::{self, split};
+
+/// A row of text for one step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub ids: Vec<u32>,
+    /// transformers' labels, aligned with `ids`; none: the ids themselves.
+    pub labels: Option<Vec<u32>>,
+}
+
+/// All that a run needs to know.
+pub struct Job<'a> {
+    pub config: &'a ModelConfig,
+    pub toggles: &'a Toggles,
+    pub optimizer: Optimizer,
+    /// Bytes that each rank may hold on its device.
+    pub budget: Option<u64>,
+    /// One row a step.
+    pub rows: &'a [Row],
+    pub source: &'a (dyn WeightSource + Sync),
+}
+
+/// What the ledger and the meter of a rank say at the end.
+#[derive(Debug, Clone)]
+pub struct RankReport {
+    pub device: Peak,
+    pub host: Peak,
+    pub timeline: Vec<Segment>,
+    /// Counts of the last step.
+    pub counts: Counts,
+}
+
+/// One step of a whole run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepReport {
+    pub loss: f64,
+    pub gradient_norm: f64,
+    pub seconds: f64,
+    /// Loss of each position, in the order of positions, padding left out.
+    pub losses: Vec<f32>,
+    /// Valid targets of the row.
+    pub valid_targets: u64,
+}
+
+/// What a run leaves. On an error the ledgers still tell how far it came.
+pub struct Outcome {
+    pub steps: Vec<StepReport>,
+    pub ranks: Vec<RankReport>,
+    /// All ranks together, device and host, bytes.
+    pub process_peak: u64,
+    pub error: Option<anyhow::Error>,
+}
+
+fn report(ledger: &Ledger, counts: Counts) -> RankReport {
+    RankReport {
+        device: ledger.peak(Place::Device),
+        host: ledger.peak(Place::Host),
+        timeline: ledger.timeline(),
+        counts,
+    }
+}
+
+fn since(before: Counts, after: Counts) -> Counts {
+    Counts {
+        flops: after.flops - before.flops,
+        host_link_bytes: after.host_link_bytes - before.host_link_bytes,
+        communication_bytes: after.communication_bytes - before.communication_bytes,
+    }
+}
+
+/// Runs the steps on CPU ranks. `progress` is called after each step of rank 0;
+/// `cancelled` ends the run at the next step.
+pub fn run(job: &Job, cancelled: &AtomicBool, progress: &(dyn Fn(usize) + Sync)) -> Outcome {
+    run_with(job, cancelled, progress, &|_| Ok(()))
+}
+
+/// As [`run`], and calls `finish` with each rank's trainer after the last step.
+pub fn run_with(
+    job: &Job,
+    cancelled: &AtomicBool,
+    progress: &(dyn Fn(usize) + Sync),
+    finish: &(dyn Fn(&CpuTrainer) -> Result<()> + Sync),
+) -> Outcome {
+    let ranks = job.toggles.ranks;
+    let process = Arc::new(ProcessTotal::default());
+    let world = World::new(ranks);
+    let mut results: Vec<(Vec<RankStep>, RankReport, Option<anyhow::Error>)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks)
+            .map(|rank| {
+                let (world, process) = (world.clone(), process.clone());
+                scope.spawn(move || {
+                    let device = Cpu::new(job.budget, process);
+                    let mut steps = Vec::new();
+                    let mut counts = Counts::default();
+                    let work = std::panic::AssertUnwindSafe(|| {
+                        let comm = world.comm(rank);
+                        let mut trainer = Trainer::new(&device, &comm, job.config, job.toggles, job.source)?;
+                        for (number, row) in job.rows.iter().enumerate() {
+                            if cancelled.load(Relaxed) {
+                                return Err(anyhow::Error::new(Cancelled));
+                            }
+                            let before = device.meter().read();
+                            steps.push(step(&mut trainer, job, row)?);
+                            counts = since(before, device.meter().read());
+                            if rank == 0 {
+                                progress(number);
+                            }
+                        }
+                        finish(&trainer)
+                    });
+                    let error = match std::panic::catch_unwind(work) {
+                        Ok(result) => result.err(),
+                        Err(panic) => Some(anyhow!("rank {rank} panicked: {}", message(&panic))),
+                    };
+                    if error.is_some() {
+                        // Before the device goes, so that no lane waits for a peer.
+                        world.stop();
+                    }
+                    (steps, report(device.ledger(), counts), error)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|p| lost(&message(&p)))).collect()
+    });
+    // The first cause: not that of a rank that stopped for another one.
+    let errors = results.iter_mut().filter_map(|r| r.2.take());
+    let error = errors.reduce(|first, next| if first.is::<Stopped>() { next } else { first });
+    let steps = merge(results.iter().map(|r| &r.0[..]).collect(), job);
+    let ranks = results.into_iter().map(|r| r.1).collect();
+    Outcome { steps, ranks, process_peak: process.peak(), error }
+}
+
+/// A trainer on a CPU rank.
+pub type CpuTrainer<'a> = Trainer<'a, Cpu, crate::parallel::local::LocalComm<crate::device::cpu::CpuShared>>;
+
+/// The run was ended from outside.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("cancelled")]
+pub struct Cancelled;
+
+/// A rank's view of a step.
+struct RankStep {
+    result: StepResult,
+    seconds: f64,
+    valid_targets: u64,
+}
+
+fn step(trainer: &mut CpuTrainer, job: &Job, row: &Row) -> Result<RankStep> {
+    let start = std::time::Instant::now();
+    let (scheme, comm) = (job.toggles.cp.scheme(), trainer.comm);
+    let (rank, ranks) = (crate::parallel::comm::Comm::<Cpu>::rank(comm), job.toggles.ranks);
+    let part = split(&row.ids, row.labels.as_deref(), scheme, ranks, rank)?;
+    let result = trainer.step(&part, &job.optimizer)?;
+    Ok(RankStep { result, seconds: start.elapsed().as_secs_f64(), valid_targets: part.valid_targets })
+}
+
+fn message(panic: &Box<dyn std::any::Any + Send>) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_else(|| "no message".to_string())
+}
+
+fn lost(message: &str) -> (Vec<RankStep>, RankReport, Option<anyhow::Error>) {
+    let ledger = Ledger::new(None, Arc::default());
+    (Vec::new(), report(&ledger, Counts::default()), Some(anyhow!("a rank's thread was lost: {message}")))
+}
+
+/// Puts the ranks' losses back into the order of positions.
+fn merge(ranks: Vec<&[RankStep]>, job: &Job) -> Vec<StepReport> {
+    let whole = ranks.iter().map(|r| r.len()).min().unwrap_or(0);
+    let scheme = job.toggles.cp.scheme();
+    (0..whole)
+        .map(|number| {
+            let length = job.rows[number].ids.len();
+            let padded = split::padded(length, scheme, ranks.len());
+            let mut losses = vec![0.0; padded];
+            for (rank, steps) in ranks.iter().enumerate() {
+                let positions = split::ranges(padded, scheme, ranks.len(), rank).into_iter().flatten();
+                positions.zip(&steps[number].result.losses).for_each(|(i, loss)| losses[i] = *loss);
+            }
+            losses.truncate(length);
+            let first = &ranks[0][number];
+            StepReport {
+                loss: first.result.loss,
+                gradient_norm: first.result.gradient_norm,
+                seconds: ranks.iter().map(|r| r[number].seconds).fold(0.0, f64::max),
+                losses,
+                valid_targets: first.valid_targets,
+            }
+        })
+        .collect()
+}
+
+/// What a run of one rank would leave, by the dry device: peak, timeline, counts of
+/// the last of two steps (from the second on the kept host memory stands). An error is
+/// the ledger's refusal. All ranks hold the same.
+pub fn plan(config: &ModelConfig, toggles: &Toggles, budget: Option<u64>, length: usize) -> (RankReport, Result<()>) {
+    struct Nothing;
+    impl WeightSource for Nothing {
+        fn read(&self, _: &crate::model::layout::Slot, _: usize, _: &mut [f32]) -> Result<()> {
+            Ok(())
+        }
+    }
+    let device = Dry::new(budget, DType::F32);
+    let comm = DryComm::new(toggles.ranks);
+    let mut counts = Counts::default();
+    let mut work = || {
+        let mut trainer = Trainer::new(&device, &comm, config, toggles, &Nothing)?;
+        let optimizer = Optimizer { learning_rate: 0.0, steps: 2, max_gradient_norm: 1.0, seed: 0 };
+        let part = split(&vec![0; length], None, toggles.cp.scheme(), toggles.ranks, 0)?;
+        for _ in 0..2 {
+            let before = device.meter().read();
+            trainer.step(&part, &optimizer)?;
+            counts = since(before, device.meter().read());
+        }
+        Ok(())
+    };
+    let result = work();
+    (report(device.ledger(), counts), result)
+}
