@@ -20,7 +20,7 @@ use crate::parallel::split::Scheme;
 
 /// Fewer rows than this join the tile before: matrix libraries take other paths for
 /// very short ones, and a row's result must not depend on the tiling.
-pub const SHORTEST_TILE: usize = 16;
+pub const SHORTEST_TILE: usize = 32;
 
 /// Rows in tiles of `tile`.
 pub fn tiles(rows: usize, tile: usize) -> Vec<Range<usize>> {

@@ -4,11 +4,32 @@ use rayon::prelude::*;
 
 use super::{BLOCK, Rows, RowsMut};
 
-/// Blocks under this many rows take other paths in the library, whose sums differ.
-const SHORTEST: usize = 16;
+/// The library takes another path, whose sums differ, where m·n ≤ 256.
+const SHORTEST: usize = 32;
+
+/// Inner elements that one call sums over. The library cuts longer sums in pieces
+/// whose length depends on m and n; cut here, a row's sum is the same in any tile.
+const INNER: usize = 256;
 
 /// One product in the calling thread: c (+)= op(a) · op(b).
-pub(super) fn product(a: Rows, trans_a: bool, b: Rows, trans_b: bool, c: RowsMut, accumulate: bool) {
+pub(super) fn product(a: Rows, trans_a: bool, b: Rows, trans_b: bool, mut c: RowsMut, accumulate: bool) {
+    let k = if trans_a { a.rows } else { a.cols };
+    if k <= INNER {
+        return product_of(a, trans_a, b, trans_b, c, accumulate);
+    }
+    let inner = |x: Rows<'_>, by_rows: bool, from: usize, to: usize| -> (usize, Rows<'_>) {
+        if by_rows { (0, x.part(from, to)) } else { (from, Rows { cols: to - from, ..x }) }
+    };
+    for from in (0..k).step_by(INNER) {
+        let to = (from + INNER).min(k);
+        let ((a_skip, a), (b_skip, b)) = (inner(a, trans_a, from, to), inner(b, !trans_b, from, to));
+        let (a, b) = (Rows { data: &a.data[a_skip..], ..a }, Rows { data: &b.data[b_skip..], ..b });
+        product_of(a, trans_a, b, trans_b, c.reborrow(), accumulate || from > 0);
+    }
+}
+
+/// One call of the library.
+fn product_of(a: Rows, trans_a: bool, b: Rows, trans_b: bool, c: RowsMut, accumulate: bool) {
     let (m, k) = if trans_a { (a.cols, a.rows) } else { (a.rows, a.cols) };
     let n = if trans_b { b.rows } else { b.cols };
     let strides = |x: &Rows, trans: bool| {
