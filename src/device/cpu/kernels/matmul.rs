@@ -17,15 +17,16 @@ pub(super) fn product(a: Rows, trans_a: bool, b: Rows, trans_b: bool, mut c: Row
     if k <= INNER {
         return product_of(a, trans_a, b, trans_b, c, accumulate);
     }
-    let inner = |x: Rows<'_>, by_rows: bool, from: usize, to: usize| -> (usize, Rows<'_>) {
-        if by_rows { (0, x.part(from, to)) } else { (from, Rows { cols: to - from, ..x }) }
-    };
     for from in (0..k).step_by(INNER) {
         let to = (from + INNER).min(k);
-        let ((a_skip, a), (b_skip, b)) = (inner(a, trans_a, from, to), inner(b, !trans_b, from, to));
-        let (a, b) = (Rows { data: &a.data[a_skip..], ..a }, Rows { data: &b.data[b_skip..], ..b });
+        let (a, b) = (inner(a, trans_a, from, to), inner(b, !trans_b, from, to));
         product_of(a, trans_a, b, trans_b, c.reborrow(), accumulate || from > 0);
     }
+}
+
+/// Rows or columns `from..to` of an operand.
+fn inner(x: Rows, by_rows: bool, from: usize, to: usize) -> Rows {
+    if by_rows { x.part(from, to) } else { Rows { data: &x.data[from..], cols: to - from, ..x } }
 }
 
 /// One call of the library.
