@@ -28,23 +28,19 @@ use tokenizers::{
 };
 
 /// Where Qwen3's tokenizer divides a text: merges never cross these places.
-const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let size = match arguments.next() {
-        Some(size) => size.parse().with_context(|| {
-            format!("the vocabulary must be a number of tokens, not \"{size}\"")
-        })?,
+        Some(size) => {
+            size.parse().with_context(|| format!("the vocabulary must be a number of tokens, not \"{size}\""))?
+        }
         None => 2048,
     };
-    ensure!(
-        size >= 256,
-        "the vocabulary must have at least the 256 bytes, not {size} tokens"
-    );
-    let path = arguments
-        .next()
-        .unwrap_or("experiments/text/tokenizer.json".into());
+    ensure!(size >= 256, "the vocabulary must have at least the 256 bytes, not {size} tokens");
+    let path = arguments.next().unwrap_or("experiments/text/tokenizer.json".into());
 
     let json = train(size).map_err(|error| anyhow!("{error}"))?;
     std::fs::write(&path, &json).with_context(|| format!("cannot write {path}"))?;
@@ -54,11 +50,7 @@ fn main() -> anyhow::Result<()> {
 
 /// The tokenizer of `size` tokens, as JSON.
 fn train(size: usize) -> tokenizers::Result<String> {
-    let words = Split::new(
-        SplitPattern::Regex(WORDS.into()),
-        SplitDelimiterBehavior::Isolated,
-        false,
-    )?;
+    let words = Split::new(SplitPattern::Regex(WORDS.into()), SplitDelimiterBehavior::Isolated, false)?;
     let bytes = ByteLevel::new(false, false, false);
     let mut tokenizer = Tokenizer::new(BPE::default());
     tokenizer.with_normalizer(Some(NFC))?;

@@ -261,14 +261,21 @@ fn a_budget_one_byte_under_the_plan_is_refused() {
         for (budget, fits) in [(peak, true), (peak - 1, false)] {
             let optimizer =
                 ablation::train::step::Optimizer { learning_rate: 1e-3, steps: 2, max_gradient_norm: 1.0, seed: 0 };
-            let job =
-                Job { config: &config, toggles: &toggles, optimizer, budget: Some(budget), rows: &rows, source: &Waves };
+            let job = Job {
+                config: &config,
+                toggles: &toggles,
+                optimizer,
+                budget: Some(budget),
+                rows: &rows,
+                source: &Waves,
+            };
             let outcome = run(&job, &Default::default(), &|_| {});
             match outcome.error {
                 None => assert!(fits),
                 Some(error) => {
                     assert!(!fits, "{error}");
-                    let refusal = error.downcast_ref::<ablation::memory::ledger::OutOfMemory>().expect("the first cause");
+                    let refusal =
+                        error.downcast_ref::<ablation::memory::ledger::OutOfMemory>().expect("the first cause");
                     assert_eq!(refusal.budget, budget);
                     assert!(refusal.held.of(Category::Weights) > 0);
                 }

@@ -27,7 +27,8 @@ fn loss_per_token_losses_and_gradients() {
                 let expected = if labels[i + 1] == ablation::device::IGNORED { 0.0 } else { *expected };
                 assert!((step.losses[i] - expected).abs() < 1e-4, "{name}, token {i}: {} {expected}", step.losses[i]);
             }
-            let grads = case.expected.iter().filter_map(|(k, v)| Some((k.strip_prefix("grad.")?.to_string(), v.clone())));
+            let grads =
+                case.expected.iter().filter_map(|(k, v)| Some((k.strip_prefix("grad.")?.to_string(), v.clone())));
             let (tensor, off) = farthest(&left.gradients, &grads.collect());
             assert!(off <= 1e-4, "{name}, {loss:?}: gradient of {tensor} is off by {off}");
         }

@@ -19,11 +19,7 @@ pub struct Book {
 /// Embeds the file of one book.
 macro_rules! book {
     ($name:literal, $title:literal) => {
-        Book {
-            name: $name,
-            title: $title,
-            text: include_str!(concat!("../../experiments/text/", $name, ".txt")),
-        }
+        Book { name: $name, title: $title, text: include_str!(concat!("../../experiments/text/", $name, ".txt")) }
     };
 }
 
@@ -56,22 +52,14 @@ pub fn find(name: &str) -> anyhow::Result<&'static Book> {
     if let Some(book) = BOOKS.iter().find(|book| book.name == name) {
         return Ok(book);
     }
-    let meant = nearest(name).map_or(String::from("."), |near| {
-        format!("; did you mean \"{near}\"?")
-    });
-    bad_input!(
-        "unknown book \"{name}\"{meant} The embedded books are: {}",
-        listed()
-    )
+    let meant = nearest(name).map_or(String::from("."), |near| format!("; did you mean \"{near}\"?"));
+    bad_input!("unknown book \"{name}\"{meant} The embedded books are: {}", listed())
 }
 
 /// The embedded book whose name or title looks most like `name`, if any does.
 fn nearest(name: &str) -> Option<&'static str> {
     let plain = |text: &str| -> Vec<char> {
-        text.chars()
-            .filter(|c| c.is_alphanumeric())
-            .flat_map(char::to_lowercase)
-            .collect()
+        text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
     };
     let wanted = plain(name);
     let (distance, near) = BOOKS
@@ -113,10 +101,7 @@ mod tests {
         // Line ends converted at checkout would change every token count.
         assert!(BOOKS.iter().all(|book| !book.text.contains('\r')));
         for book in &BOOKS {
-            assert!(
-                book.text.starts_with(book.title)
-                    || book.text.starts_with(&book.title.to_uppercase())
-            );
+            assert!(book.text.starts_with(book.title) || book.text.starts_with(&book.title.to_uppercase()));
             assert_eq!(find(book.name).unwrap(), book);
         }
     }
@@ -144,9 +129,6 @@ mod tests {
              emma, mansfieldpark, northangerabbey, persuasion, prideprejudice, sensesensibility"
         );
         let message = find("middlemarch").unwrap_err().to_string();
-        assert!(
-            message.starts_with("unknown book \"middlemarch\". The embedded"),
-            "{message}"
-        );
+        assert!(message.starts_with("unknown book \"middlemarch\". The embedded"), "{message}");
     }
 }

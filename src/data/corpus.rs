@@ -24,16 +24,9 @@ impl Corpus {
     ///
     /// # Errors
     /// [`BadInput`](crate::error::BadInput) if there is no such book or no name.
-    pub fn books(
-        names: &[String],
-        tokenizer: &Tokenizer,
-        at_most_tokens: Option<usize>,
-    ) -> anyhow::Result<Self> {
+    pub fn books(names: &[String], tokenizer: &Tokenizer, at_most_tokens: Option<usize>) -> anyhow::Result<Self> {
         if names.is_empty() {
-            bad_input!(
-                "no book is named; the embedded books are: {}",
-                books::listed()
-            );
+            bad_input!("no book is named; the embedded books are: {}", books::listed());
         }
         let mut text = String::new();
         for name in names {
@@ -48,11 +41,7 @@ impl Corpus {
     /// [`BadInput`](crate::error::BadInput) naming the file that is missing, a
     /// folder, empty, or not UTF-8 (with the byte offset), or if no file is
     /// named.
-    pub fn files(
-        paths: &[PathBuf],
-        tokenizer: &Tokenizer,
-        at_most_tokens: Option<usize>,
-    ) -> anyhow::Result<Self> {
+    pub fn files(paths: &[PathBuf], tokenizer: &Tokenizer, at_most_tokens: Option<usize>) -> anyhow::Result<Self> {
         if paths.is_empty() {
             bad_input!("no text file is named");
         }
@@ -66,19 +55,10 @@ impl Corpus {
         Self::text(names.join("+"), &text, tokenizer, at_most_tokens)
     }
 
-    fn text(
-        name: String,
-        text: &str,
-        tokenizer: &Tokenizer,
-        at_most_tokens: Option<usize>,
-    ) -> anyhow::Result<Self> {
+    fn text(name: String, text: &str, tokenizer: &Tokenizer, at_most_tokens: Option<usize>) -> anyhow::Result<Self> {
         let at_most = at_most_tokens.unwrap_or(usize::MAX);
         let (ids, characters) = tokenizer.encode_at_most(text, at_most)?;
-        Ok(Self {
-            name,
-            ids,
-            characters,
-        })
+        Ok(Self { name, ids, characters })
     }
 
     /// The `index`th run of `length` tokens: ids `index * length` up to
@@ -149,10 +129,7 @@ mod tests {
 
     fn message<T: std::fmt::Debug>(result: anyhow::Result<T>) -> String {
         let error = result.unwrap_err();
-        error
-            .downcast_ref::<BadInput>()
-            .expect("wrong input")
-            .to_string()
+        error.downcast_ref::<BadInput>().expect("wrong input").to_string()
     }
 
     fn named(names: &[&str]) -> Vec<String> {
@@ -167,9 +144,7 @@ mod tests {
         assert_eq!(corpus.name, "persuasion+northangerabbey");
         assert_eq!(corpus.characters, 466_854 + 433_411);
         let text = tokenizer.decode(&corpus.ids).unwrap();
-        let text = text
-            .strip_prefix(books::find("persuasion").unwrap().text)
-            .unwrap();
+        let text = text.strip_prefix(books::find("persuasion").unwrap().text).unwrap();
         assert!(text == books::find("northangerabbey").unwrap().text);
 
         let some = Corpus::books(&names, &tokenizer, Some(1500)).unwrap();
@@ -195,10 +170,7 @@ mod tests {
         let two = write("two.txt", b"ea.");
         let corpus = Corpus::files(&[one.clone(), two], &tokenizer, None).unwrap();
         assert_eq!(corpus.name, "one.txt+two.txt");
-        assert_eq!(
-            corpus.ids,
-            tokenizer.encode("A caf\u{e9} by the sea.").unwrap()
-        );
+        assert_eq!(corpus.ids, tokenizer.encode("A caf\u{e9} by the sea.").unwrap());
         assert_eq!(corpus.characters, 18);
 
         let fails = |path: PathBuf| message(Corpus::files(&[one.clone(), path], &tokenizer, None));
@@ -209,41 +181,22 @@ mod tests {
         let empty = fails(write("empty.txt", b""));
         assert!(empty.ends_with("empty.txt: the file is empty"), "{empty}");
         let latin = fails(write("latin.txt", b"caf\xe9 noir"));
-        assert!(
-            latin.contains("latin.txt: not UTF-8: the byte 0xe9 at offset 3 (of 9 bytes)"),
-            "{latin}"
-        );
+        assert!(latin.contains("latin.txt: not UTF-8: the byte 0xe9 at offset 3 (of 9 bytes)"), "{latin}");
         let cut_off = fails(write("cut.txt", b"caf\xc3"));
-        assert!(
-            cut_off.contains("0xc3 at offset 3 (of 4 bytes)"),
-            "{cut_off}"
-        );
-        assert_eq!(
-            message(Corpus::files(&[], &tokenizer, None)),
-            "no text file is named"
-        );
+        assert!(cut_off.contains("0xc3 at offset 3 (of 4 bytes)"), "{cut_off}");
+        assert_eq!(message(Corpus::files(&[], &tokenizer, None)), "no text file is named");
     }
 
     #[test]
     fn rows_follow_each_other_and_begin_again() {
-        let corpus = Corpus {
-            name: "ten".into(),
-            ids: (0..10).collect(),
-            characters: 10,
-        };
+        let corpus = Corpus { name: "ten".into(), ids: (0..10).collect(), characters: 10 };
         assert_eq!(corpus.row(3, 0).unwrap(), [0, 1, 2]);
         assert_eq!(corpus.row(3, 2).unwrap(), [6, 7, 8]);
         assert_eq!(corpus.row(3, 3).unwrap(), [0, 1, 2]);
-        assert_eq!(
-            corpus.row(3, usize::MAX).unwrap(),
-            corpus.row(3, usize::MAX % 3).unwrap()
-        );
+        assert_eq!(corpus.row(3, usize::MAX).unwrap(), corpus.row(3, usize::MAX % 3).unwrap());
         assert_eq!(corpus.row(10, 7).unwrap(), corpus.ids);
         let short = message(corpus.row(11, 0));
-        assert!(
-            short.contains("\"ten\" has 10 tokens, fewer than the 11"),
-            "{short}"
-        );
+        assert!(short.contains("\"ten\" has 10 tokens, fewer than the 11"), "{short}");
         assert!(message(corpus.row(0, 0)).contains("at least 1"));
     }
 }

@@ -44,25 +44,16 @@ impl Tokenizer {
         let json = super::corpus::read(path)?;
         match tokenizers::Tokenizer::from_bytes(json) {
             Ok(inner) => Self::new(inner),
-            Err(error) => bad_input!(
-                "{}: not a tokenizer in the format of tokenizer.json: {error}",
-                path.display()
-            ),
+            Err(error) => bad_input!("{}: not a tokenizer in the format of tokenizer.json: {error}", path.display()),
         }
     }
 
     fn new(mut inner: tokenizers::Tokenizer) -> anyhow::Result<Self> {
         // A file may ask for either; both would spoil a long text.
         inner.with_padding(None);
-        inner
-            .with_truncation(None)
-            .map_err(|error| anyhow!("{error}"))?;
+        inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         let letter = SysRegex::new(r"^\p{L}$").map_err(|error| anyhow!("{error}"))?;
-        let mut this = Self {
-            inner,
-            letter,
-            divisible: false,
-        };
+        let mut this = Self { inner, letter, divisible: false };
         this.divisible = this.divides(PROBE);
         Ok(this)
     }
@@ -108,9 +99,7 @@ impl Tokenizer {
 
     /// The text of token ids, special tokens included.
     pub fn decode(&self, ids: &[u32]) -> anyhow::Result<String> {
-        self.inner
-            .decode(ids, false)
-            .map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
+        self.inner.decode(ids, false).map_err(|error| anyhow!("cannot decode {} tokens: {error}", ids.len()))
     }
 
     /// Cuts `text` into pieces of 64 KiB (65,536 bytes) and a little more, such
@@ -131,11 +120,7 @@ impl Tokenizer {
             if rest.is_empty() {
                 return None;
             }
-            let cut = if self.divisible {
-                self.cut(rest, least)
-            } else {
-                None
-            };
+            let cut = if self.divisible { self.cut(rest, least) } else { None };
             let (piece, after) = rest.split_at(cut.unwrap_or(rest.len()));
             rest = after;
             Some(piece)
@@ -182,10 +167,7 @@ impl Tokenizer {
 
     /// How many characters of `piece` its first `tokens` tokens stand for.
     fn characters_of(&self, piece: &str, tokens: usize) -> anyhow::Result<u64> {
-        let encoding = self
-            .inner
-            .encode_char_offsets(piece, false)
-            .map_err(|error| anyhow!("{error}"))?;
+        let encoding = self.inner.encode_char_offsets(piece, false).map_err(|error| anyhow!("{error}"))?;
         let ends = encoding.get_offsets()[..tokens].iter().map(|&(_, end)| end);
         Ok(ends.max().unwrap_or(0) as u64)
     }
@@ -223,9 +205,7 @@ mod tests {
 
     fn joined(tokenizer: &Tokenizer, text: &str, least: usize) -> Vec<u32> {
         let pieces = tokenizer.pieces_of(text, least);
-        pieces
-            .flat_map(|piece| tokenizer.encode_piece(piece).unwrap())
-            .collect()
+        pieces.flat_map(|piece| tokenizer.encode_piece(piece).unwrap()).collect()
     }
 
     #[test]
@@ -235,19 +215,11 @@ mod tests {
             let whole = tokenizer.encode_piece(book.text).unwrap();
             assert_eq!(tokenizer.encode(book.text).unwrap(), whole, "{}", book.name);
             assert_eq!(joined(&tokenizer, book.text, 1000), whole, "{}", book.name);
-            assert!(
-                tokenizer.decode(&whole).unwrap() == book.text,
-                "{}",
-                book.name
-            );
+            assert!(tokenizer.decode(&whole).unwrap() == book.text, "{}", book.name);
             let pieces = tokenizer.pieces(book.text).count();
             assert_eq!(pieces, book.text.len().div_ceil(PIECE), "{}", book.name);
             let per_token = book.text.len() as f64 / whole.len() as f64;
-            assert!(
-                (2.5..5.0).contains(&per_token),
-                "{}: {per_token}",
-                book.name
-            );
+            assert!((2.5..5.0).contains(&per_token), "{}: {per_token}", book.name);
         }
     }
 
@@ -255,21 +227,14 @@ mod tests {
     fn every_byte_has_a_token() {
         let tokenizer = embedded();
         assert!(tokenizer.vocab_size() >= 256);
-        let all: String = (0..0x3000)
-            .chain(0x1f600..0x1f640)
-            .filter_map(char::from_u32)
-            .collect();
+        let all: String = (0..0x3000).chain(0x1f600..0x1f640).filter_map(char::from_u32).collect();
         let mut normal = NormalizedString::from(all.as_str());
         let normal = normal.nfc().get();
         let ids = tokenizer.encode(&all).unwrap();
         assert_eq!(tokenizer.decode(&ids).unwrap(), normal);
         let bytes = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
         assert_eq!(bytes.len(), 256);
-        assert!(
-            bytes
-                .iter()
-                .all(|b| tokenizer.inner.token_to_id(&b.to_string()).is_some())
-        );
+        assert!(bytes.iter().all(|b| tokenizer.inner.token_to_id(&b.to_string()).is_some()));
     }
 
     #[test]
@@ -278,26 +243,14 @@ mod tests {
         assert!(tokenizer.divisible);
         let pieces = |text| tokenizer.pieces_of(text, 1).collect::<Vec<_>>();
         assert_eq!(pieces("one two\n\nthree"), ["one", " two", "\n\nthree"]);
-        assert_eq!(
-            pieces("x  y, 12 z\u{308} \n?"),
-            ["x", "  y, 12 z\u{308} \n?"]
-        );
+        assert_eq!(pieces("x  y, 12 z\u{308} \n?"), ["x", "  y, 12 z\u{308} \n?"]);
         // A letter that normal form C turns into a letter and a mark.
         assert_eq!(pieces("\u{958}\n\u{915}\n"), ["\u{958}\n\u{915}", "\n"]);
         // Circled letters and Roman numerals are alphabetic but not letters.
-        assert_eq!(
-            pieces("\u{24b6} \u{2160} \u{6f22} "),
-            ["\u{24b6} \u{2160} \u{6f22}", " "]
-        );
+        assert_eq!(pieces("\u{24b6} \u{2160} \u{6f22} "), ["\u{24b6} \u{2160} \u{6f22}", " "]);
         assert_eq!(pieces(""), [""; 0]);
-        assert_eq!(
-            tokenizer.pieces_of("ab cd ef", 2).collect::<Vec<_>>(),
-            ["ab", " cd", " ef"]
-        );
-        assert_eq!(
-            tokenizer.pieces_of("ab cd ef", 3).collect::<Vec<_>>(),
-            ["ab cd", " ef"]
-        );
+        assert_eq!(tokenizer.pieces_of("ab cd ef", 2).collect::<Vec<_>>(), ["ab", " cd", " ef"]);
+        assert_eq!(tokenizer.pieces_of("ab cd ef", 3).collect::<Vec<_>>(), ["ab cd", " ef"]);
         let whole = tokenizer.encode_piece(PROBE).unwrap();
         assert_eq!(joined(&tokenizer, PROBE, 1), whole);
     }
@@ -305,20 +258,12 @@ mod tests {
     #[test]
     fn time_is_linear_even_without_a_place_to_cut() {
         let tokenizer = embedded();
-        for text in [
-            "1234, ".repeat(50_000),
-            " ".repeat(300_000),
-            "\u{e9}\u{308}\n".repeat(60_000),
-        ] {
+        for text in ["1234, ".repeat(50_000), " ".repeat(300_000), "\u{e9}\u{308}\n".repeat(60_000)] {
             let start = Instant::now();
             assert_eq!(tokenizer.pieces(&text).count(), 1);
             let ids = tokenizer.encode(&text).unwrap();
             assert!(tokenizer.decode(&ids).unwrap() == text);
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "{:?}",
-                start.elapsed()
-            );
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         }
     }
 
@@ -340,11 +285,7 @@ mod tests {
     fn tokenizers_that_join_across_cuts_are_not_cut() {
         use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
         let mut inner = embedded().inner;
-        inner.with_pre_tokenizer(Some(Metaspace::new(
-            '\u{2581}',
-            PrependScheme::Always,
-            false,
-        )));
+        inner.with_pre_tokenizer(Some(Metaspace::new('\u{2581}', PrependScheme::Always, false)));
         let tokenizer = Tokenizer::new(inner).unwrap();
         assert!(!tokenizer.divisible);
         assert_eq!(tokenizer.pieces_of("one two", 1).count(), 1);
@@ -358,17 +299,9 @@ mod tests {
             let error = Tokenizer::from_file(path).err().unwrap();
             error.downcast_ref::<BadInput>().unwrap().to_string()
         };
-        assert!(
-            message(&path).contains("tokenizer.json: no such file"),
-            "{}",
-            message(&path)
-        );
+        assert!(message(&path).contains("tokenizer.json: no such file"), "{}", message(&path));
         std::fs::write(&path, "{}").unwrap();
-        assert!(
-            message(&path).contains("tokenizer.json: not a tokenizer"),
-            "{}",
-            message(&path)
-        );
+        assert!(message(&path).contains("tokenizer.json: not a tokenizer"), "{}", message(&path));
 
         // What a file says about padding and truncation is put aside.
         let mut inner = embedded().inner;

@@ -46,10 +46,8 @@ impl Yarn {
 
     /// Share of interpolation in dimension j of head_dim / 2.
     fn ramp(&self, head_dim: usize) -> impl Fn(usize) -> f64 {
-        let (mut low, mut high) = (
-            self.correction_dimension(self.beta_fast, head_dim),
-            self.correction_dimension(self.beta_slow, head_dim),
-        );
+        let (mut low, mut high) =
+            (self.correction_dimension(self.beta_fast, head_dim), self.correction_dimension(self.beta_slow, head_dim));
         if self.truncate {
             (low, high) = (low.floor(), high.ceil());
         }

@@ -1,0 +1,101 @@
+//! An experiment: a model, a text, a budget, and rungs that add one technique each.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{file, validate};
+use crate::bad_input;
+use crate::model::config::ModelConfig;
+use crate::train::toggles::Toggles;
+
+/// A ladder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Experiment {
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    pub seed: u64,
+    /// Steps at a rung's longest length.
+    pub steps: u32,
+    /// Steps at the shorter lengths of the memory curve.
+    pub curve_steps: u32,
+    /// Learning rate of the first step.
+    pub learning_rate: f64,
+    /// The global gradient norm is clipped to this.
+    pub max_grad_norm: f64,
+    /// Bytes that each rank may hold on its device.
+    pub budget: Option<u64>,
+    pub model: ModelConfig,
+    pub text: Text,
+    pub rungs: Vec<Rung>,
+}
+
+/// What the sequences are made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Text {
+    pub source: TextSource,
+    /// tokenizer.json; none: the built-in one.
+    pub tokenizer: Option<PathBuf>,
+}
+
+/// Where the text is from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TextSource {
+    /// Built-in books, joined in this order.
+    Books(Vec<String>),
+    /// Plain-text files, joined in this order.
+    Files(Vec<PathBuf>),
+}
+
+/// One setting of the toggles.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rung {
+    pub name: String,
+    /// What it adds, in a line.
+    pub adds: String,
+    pub toggles: Toggles,
+    /// Lengths tried are multiples of this many tokens.
+    pub grid: u64,
+    /// The rung stops at this length even if longer ones would fit.
+    pub stop_at: Option<u64>,
+    /// Shorter lengths that are run for the memory curve.
+    pub curve: Vec<u64>,
+}
+
+/// Experiments in the program.
+const BUILT_IN: [(&str, &str); 1] = [("small", include_str!("../../experiments/small.toml"))];
+
+impl Experiment {
+    /// A built-in experiment by name, else a file.
+    pub fn load(name: &str) -> Result<Experiment> {
+        if let Some((_, text)) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
+            return Experiment::parse(text, name, Path::new("."));
+        }
+        let path = Path::new(name);
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
+                bad_input!("{name}: {error}; give an experiment file or one of the built-in: {}", names.join(", "))
+            }
+        };
+        let folder = path.parent().unwrap_or(Path::new("."));
+        Experiment::parse(&text, name, folder)
+    }
+
+    /// Reads and checks an experiment file. `name` stands in messages; files that it
+    /// names are relative to `folder`.
+    pub fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment> {
+        let experiment = file::parse(text, name, folder)?;
+        match validate::experiment(&experiment) {
+            Ok(()) => Ok(experiment),
+            Err(error) => bad_input!("{name}: {error}"),
+        }
+    }
+
+    /// The file that gives this experiment, every toggle of every rung written out.
+    pub fn to_toml(&self) -> Result<String> {
+        file::write(self)
+    }
+}
