@@ -1,5 +1,7 @@
 //! What runs leave: rows, and the Parquet files that hold them.
 
+mod field;
+pub mod parquet;
 pub mod run;
 
 use run::{PositionBand, Run, TimelinePoint};
@@ -11,3 +13,6 @@ pub struct Records {
     pub timeline: Vec<TimelinePoint>,
     pub positions: Vec<PositionBand>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! The three Parquet files of a folder, each written whole and moved into place.
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use polars::prelude::{DataFrame, ParquetReader, ParquetWriter, SerReader};
+
+use super::Records;
+use super::field::{Field, table};
+use super::run::{PositionBand, Run, TimelinePoint};
+use crate::bad_input;
+
+table!(Run, runs, read_runs, {
+    run => "run", experiment => "experiment", rung => "rung", purpose => "purpose",
+    status => "status", reason => "reason",
+    loss_kind => "loss_kind", loss_chunk_rows => "loss_chunk_rows", rope => "rope", yarn_factor => "yarn_factor",
+    yarn_original_tokens => "yarn_original_tokens", keep => "keep", offload => "offload", every => "every",
+    tile_tokens => "tile_tokens", context_parallel => "context_parallel", ranks => "ranks", moments => "moments",
+    learning_rate => "learning_rate",
+    model => "model", layers => "layers", hidden_size => "hidden_size", intermediate_size => "intermediate_size",
+    attention_heads => "attention_heads", key_value_heads => "key_value_heads", head_dim => "head_dim",
+    vocabulary => "vocabulary", tied_head => "tied_head", parameters => "parameters",
+    length_tokens => "length_tokens", padded_tokens => "padded_tokens", valid_targets => "valid_targets",
+    steps => "steps",
+    loss => "loss_by_step", gradient_norm => "gradient_norm_by_step", step_seconds => "step_seconds",
+    tokens_per_second => "tokens_per_second",
+    budget_bytes => "budget_bytes", peak_device_bytes => "peak_device_bytes", at_peak_device => "at_peak_device",
+    peak_phase => "peak_phase", peak_layer => "peak_layer",
+    peak_host_bytes => "peak_host_bytes", at_peak_host => "at_peak_host",
+    predicted_peak_device_bytes => "predicted_peak_device_bytes",
+    predicted_peak_host_bytes => "predicted_peak_host_bytes",
+    peak_process_ledger_bytes => "peak_process_ledger_bytes",
+    peak_process_measured_bytes => "peak_process_measured_bytes",
+    model_flops => "model_flops", hardware_flops => "hardware_flops",
+    communication_bytes => "communication_bytes", host_link_bytes => "host_link_bytes",
+    seed => "seed", text => "text", device => "device", program_version => "program_version",
+    git_revision => "git_revision", experiment_toml => "experiment_toml", host_name => "host_name", cpu => "cpu",
+    cores => "cores", gpu => "gpu", driver => "driver", started_unix_ms => "started_unix_ms",
+});
+
+table!(TimelinePoint, timeline, read_timeline, {
+    run => "run", rank => "rank", step => "step", seconds => "seconds", phase => "phase", layer => "layer",
+    device => "device", host => "host",
+});
+
+table!(PositionBand, positions, read_positions, {
+    run => "run", step => "step", start_token => "start_token", end_token => "end_token", targets => "targets",
+    mean_loss => "mean_loss_nats",
+});
+
+/// Names of the files.
+pub const FILES: [&str; 3] = ["timeline.parquet", "positions.parquet", "runs.parquet"];
+
+/// Writes bytes under a temporary name in the same folder and moves them into place.
+pub fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    let partial = path.with_file_name(name);
+    let result: Result<()> = (|| {
+        let mut file = File::create(&partial)?;
+        write(&mut file)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)?;
+        Ok(())
+    })();
+    if result.is_err() {
+        let _ = std::fs::remove_file(&partial);
+    }
+    result.with_context(|| format!("could not write {}", path.display()))
+}
+
+impl Records {
+    /// Writes the three files; `runs.parquet` last, so that a run's row always finds its others.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let tables = [timeline(&self.timeline)?, positions(&self.positions)?, runs(&self.runs)?];
+        for (file, mut table) in FILES.into_iter().zip(tables) {
+            write_whole(&dir.join(file), |out| {
+                ParquetWriter::new(out).finish(&mut table)?;
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads the three files back.
+    pub fn read(dir: &Path) -> Result<Records> {
+        Ok(Records {
+            timeline: read(&dir.join(FILES[0]), read_timeline)?,
+            positions: read(&dir.join(FILES[1]), read_positions)?,
+            runs: read(&dir.join(FILES[2]), read_runs)?,
+        })
+    }
+}
+
+fn read<R>(path: &Path, rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => bad_input!("{}: {error}; give the folder that `ablation run --out` wrote", path.display()),
+    };
+    // A damaged file may make the reader panic: that is the file's fault too.
+    let parsed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ParquetReader::new(file).finish()));
+    let table = match parsed {
+        Ok(Ok(table)) => table,
+        Ok(Err(error)) => bad_input!("{}: not a whole Parquet file: {error}", path.display()),
+        Err(_) => bad_input!("{}: not a whole Parquet file", path.display()),
+    };
+    match rows(&table) {
+        Ok(rows) => Ok(rows),
+        Err(error) => bad_input!("{}: {error}; it is not from this version of ablation", path.display()),
+    }
+}
