@@ -1,5 +1,9 @@
 //! The ladder: an experiment file, its rungs, and running them.
 
+pub mod attempt;
 pub mod experiment;
 mod file;
+pub mod machine;
+mod recording;
+pub mod run;
 pub mod validate;

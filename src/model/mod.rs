@@ -3,5 +3,6 @@
 pub mod block;
 pub mod config;
 pub mod head;
+pub mod init;
 pub mod layout;
 pub mod rope;

@@ -5,6 +5,7 @@ use half::bf16;
 use rayon::prelude::*;
 
 use crate::device::AdamW;
+use crate::mix::mix;
 
 /// Elements that one task takes.
 const RUN: usize = 1 << 14;
@@ -84,14 +85,6 @@ fn round_stochastically(x: f32, random: u16) -> bf16 {
         return bf16::from_f32(x);
     }
     bf16::from_bits((x.to_bits().wrapping_add(u32::from(random)) >> 16) as u16)
-}
-
-/// SplitMix64's finalizer: a counter in, 64 well-mixed bits out.
-pub fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Σ x², in f64.

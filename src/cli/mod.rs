@@ -1,0 +1,53 @@
+//! The command line, one file a command.
+
+mod report;
+mod run;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::BadInput;
+
+/// Trains Qwen3 models on very long sequences, one technique at a time, and shows
+/// what each costs.
+///
+/// Without a command it runs the built-in ladder `small`: a few minutes on two cores.
+#[derive(Debug, Parser)]
+#[command(version = VERSION, about, long_about, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ABLATION_REVISION"), ")");
+
+const EXIT_CODES: &str = "Exit status: 0 done (runs that were expected not to fit included), \
+                          1 a run failed, 2 bad input, 130 ended by Ctrl-C.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Run),
+    Report(report::Report),
+}
+
+/// Runs the program; returns its exit status.
+pub fn main() -> u8 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // --help and --version come this way, too.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    let result = match cli.command.unwrap_or_else(|| Command::Run(run::Run::default())) {
+        Command::Run(command) => run::run(&command),
+        Command::Report(command) => report::report(&command),
+    };
+    match result {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            if error.is::<BadInput>() { 2 } else { 1 }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The attempts of a ladder: which rung is run at which length, and what the plan says of it.
+
+use anyhow::Result;
+
+use super::experiment::{Experiment, Rung};
+use crate::bad_input;
+use crate::memory::ledger::{OutOfMemory, Phase};
+use crate::plan::longest;
+use crate::train::world::{RankReport, plan};
+use crate::units::{format_bytes, format_tokens};
+
+/// What an attempt is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// A shorter length, for the memory curve.
+    Curve,
+    /// The longest length that fits, or at which the rung stops.
+    Longest,
+    /// The next grid point, which must not fit.
+    Beyond,
+}
+
+impl Purpose {
+    /// The name in the `purpose` column.
+    pub fn key(self) -> &'static str {
+        match self {
+            Purpose::Curve => "curve",
+            Purpose::Longest => "longest",
+            Purpose::Beyond => "beyond",
+        }
+    }
+}
+
+/// One rung at one length.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    pub rung: Rung,
+    pub purpose: Purpose,
+    /// Tokens.
+    pub length: u64,
+    pub steps: u32,
+    /// The dry device's word, without a budget.
+    pub planned: RankReport,
+}
+
+impl Attempt {
+    fn new(e: &Experiment, rung: &Rung, purpose: Purpose, length: u64) -> Result<Attempt> {
+        let (planned, result) = plan(&e.model, &rung.toggles, None, length as usize);
+        result?;
+        let steps = if purpose == Purpose::Longest { e.steps } else { e.curve_steps };
+        Ok(Attempt { rung: rung.clone(), purpose, length, steps, planned })
+    }
+
+    /// FLOPs that the attempt takes by plan, over all ranks and steps.
+    pub fn flops(&self) -> u64 {
+        let steps = if self.purpose == Purpose::Beyond { 1 } else { u64::from(self.steps) };
+        self.planned.counts.flops * self.rung.toggles.ranks as u64 * steps
+    }
+}
+
+/// Shorter lengths for the curve where the rung names none: quarters of the longest.
+fn quarters(longest: u64, grid: u64) -> Vec<u64> {
+    let mut lengths: Vec<u64> = (1..4).map(|i| longest * i / 4 / grid * grid).filter(|l| *l > 0).collect();
+    lengths.dedup();
+    lengths
+}
+
+/// All attempts of an experiment, in the order in which they run.
+pub fn attempts(e: &Experiment, only: Option<&str>) -> Result<Vec<Attempt>> {
+    if let Some(only) = only
+        && !e.rungs.iter().any(|r| r.name == only)
+    {
+        let names: Vec<&str> = e.rungs.iter().map(|r| r.name.as_str()).collect();
+        bad_input!("there is no rung `{only}`; `{}` has {}", e.name, names.join(", "));
+    }
+    let mut all = Vec::new();
+    for rung in e.rungs.iter().filter(|r| only.is_none_or(|only| only == r.name)) {
+        let Some(budget) = e.budget else {
+            let Some(stop_at) = rung.stop_at else {
+                bad_input!("rung `{}` has no end: give a budget, or stop_at", rung.name)
+            };
+            add(&mut all, e, rung, stop_at, None)?;
+            continue;
+        };
+        if let Err(error) = plan(&e.model, &rung.toggles, Some(budget), rung.grid as usize).1
+            && let Some(refusal) = error.downcast_ref::<OutOfMemory>()
+            && refusal.mark.phase == Phase::Load
+        {
+            let held = plan(&e.model, &rung.toggles, None, rung.grid as usize).0;
+            let load = held.timeline.iter().filter(|s| s.mark.phase == Phase::Load).map(|s| s.device.total()).max();
+            bad_input!(
+                "a budget of {} is too small for rung `{}`: weights, gradients and moments alone take {} a rank",
+                format_bytes(budget),
+                rung.name,
+                format_bytes(load.unwrap_or(0))
+            );
+        }
+        match longest(&e.model, &rung.toggles, budget, rung.grid, rung.stop_at) {
+            Some(length) => {
+                let beyond = (Some(length) != rung.stop_at).then_some(length + rung.grid);
+                add(&mut all, e, rung, length, beyond)?;
+            }
+            None => all.push(Attempt::new(e, rung, Purpose::Beyond, rung.grid)?),
+        }
+    }
+    Ok(all)
+}
+
+fn add(all: &mut Vec<Attempt>, e: &Experiment, rung: &Rung, length: u64, beyond: Option<u64>) -> Result<()> {
+    let curve = if rung.curve.is_empty() { quarters(length, rung.grid) } else { rung.curve.clone() };
+    for shorter in curve.into_iter().filter(|l| *l < length) {
+        all.push(Attempt::new(e, rung, Purpose::Curve, shorter)?);
+    }
+    all.push(Attempt::new(e, rung, Purpose::Longest, length)?);
+    if let Some(beyond) = beyond {
+        all.push(Attempt::new(e, rung, Purpose::Beyond, beyond)?);
+    }
+    Ok(())
+}
+
+/// A line about an attempt, for a progress bar or a log.
+pub fn describe(a: &Attempt) -> String {
+    format!("{} at {} tokens", a.rung.name, format_tokens(a.length))
+}

@@ -1,0 +1,34 @@
+//! What ran the program: recorded with every run.
+
+/// The machine and the program.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    pub host_name: String,
+    pub cpu: String,
+    pub cores: u32,
+    pub program_version: &'static str,
+    pub git_revision: &'static str,
+}
+
+fn first_line(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.lines().next()?.trim().to_string())
+}
+
+fn cpu_name() -> Option<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|l| l.starts_with("model name") || l.starts_with("Processor"))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Machine {
+        Machine {
+            host_name: first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown".to_string()),
+            cpu: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_string()),
+            cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            program_version: env!("CARGO_PKG_VERSION"),
+            git_revision: env!("ABLATION_REVISION"),
+        }
+    }
+}

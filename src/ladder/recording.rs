@@ -1,0 +1,172 @@
+//! From an attempt's outcome to its rows.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::attempt::Attempt;
+use super::experiment::Experiment;
+use super::machine::Machine;
+use super::run::status;
+use crate::data::Corpus;
+use crate::model::rope::Rope;
+use crate::parallel::split;
+use crate::record::run::{PositionBand, Run, TimelinePoint};
+use crate::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload};
+use crate::train::world::{Outcome, RankReport};
+
+/// What an attempt left, and what was measured of it from outside.
+pub(super) struct Measured {
+    pub outcome: Outcome,
+    pub started: SystemTime,
+    /// Peak of the process's heap over its level before, bytes.
+    pub process_peak: u64,
+}
+
+/// Bands of a figure by position.
+const BANDS: usize = 16;
+
+fn bands(run: u32, outcome: &Outcome, length: u64) -> Vec<PositionBand> {
+    let length = length as usize;
+    let bands = BANDS.min(length);
+    let mut rows = Vec::new();
+    for (step, report) in outcome.steps.iter().enumerate() {
+        for band in 0..bands {
+            let (start, end) = (length * band / bands, length * (band + 1) / bands);
+            // Without labels every position but the last has a target.
+            let targets = end.min(length - 1).saturating_sub(start);
+            let sum: f64 = report.losses[start..start + targets].iter().map(|l| f64::from(*l)).sum();
+            rows.push(PositionBand {
+                run,
+                step: step as u32,
+                start_token: start as u64,
+                end_token: end as u64,
+                targets: targets as u64,
+                mean_loss: (targets > 0).then(|| sum / targets as f64),
+            });
+        }
+    }
+    rows
+}
+
+fn timeline(run: u32, ranks: &[RankReport]) -> Vec<TimelinePoint> {
+    let mut points = Vec::new();
+    for (rank, report) in ranks.iter().enumerate() {
+        for segment in &report.timeline {
+            points.push(TimelinePoint {
+                run,
+                rank: rank as u32,
+                step: segment.mark.step,
+                seconds: segment.seconds,
+                phase: segment.mark.phase.key().to_string(),
+                layer: segment.mark.layer.map_or(-1, |l| l as i32),
+                device: segment.device,
+                host: segment.host,
+            });
+        }
+    }
+    points
+}
+
+/// Tokens a second over the steps after the first, or over the first if it is alone.
+fn tokens_per_second(seconds: &[f64], length: u64) -> Option<f64> {
+    let counted = if seconds.len() > 1 { &seconds[1..] } else { seconds };
+    let total: f64 = counted.iter().sum();
+    (total > 0.0).then(|| length as f64 * counted.len() as f64 / total)
+}
+
+/// The rows of an attempt.
+pub(super) fn record(
+    number: u32,
+    e: &Experiment,
+    experiment_toml: &str,
+    attempt: &Attempt,
+    corpus: &Corpus,
+    machine: &Machine,
+    measured: &Measured,
+) -> (Run, Vec<TimelinePoint>, Vec<PositionBand>) {
+    let (outcome, toggles, model) = (&measured.outcome, &attempt.rung.toggles, &e.model);
+    let (status, reason) = status(outcome.error.as_ref());
+    // A world has at least one rank.
+    let fullest = |r: &&RankReport| r.device.bytes.total();
+    let fullest = outcome.ranks.iter().max_by_key(fullest).unwrap_or(&attempt.planned);
+    let yarn = match &toggles.rope {
+        Rope::Yarn(yarn) => Some(yarn),
+        Rope::Default { .. } => None,
+    };
+    let step_seconds: Vec<f64> = outcome.steps.iter().map(|s| s.seconds).collect();
+    let padded = split::padded(attempt.length as usize, toggles.cp.scheme(), toggles.ranks) as u64;
+    let run = Run {
+        run: number,
+        experiment: e.name.clone(),
+        rung: attempt.rung.name.clone(),
+        purpose: attempt.purpose.key().to_string(),
+        loss_kind: if toggles.loss == Loss::Full { "full" } else { "chunked" }.to_string(),
+        loss_chunk_rows: match toggles.loss {
+            Loss::Full => None,
+            Loss::Chunked { rows } => Some(rows as u32),
+        },
+        rope: if yarn.is_some() { "yarn" } else { "default" }.to_string(),
+        yarn_factor: yarn.map(|y| y.factor),
+        yarn_original_tokens: yarn.map(|y| y.original),
+        keep: if toggles.keep == Keep::Inputs { "inputs" } else { "attention" }.to_string(),
+        offload: if toggles.offload == Offload::None { "none" } else { "host" }.to_string(),
+        every: toggles.every as u32,
+        tile_tokens: toggles.tile as u64,
+        context_parallel: match toggles.cp {
+            ContextParallel::None => "none",
+            ContextParallel::Ring => "ring",
+            ContextParallel::Ulysses => "ulysses",
+        }
+        .to_string(),
+        ranks: toggles.ranks as u32,
+        moments: if toggles.moments == Moments::Bf16 { "bf16" } else { "f32" }.to_string(),
+        learning_rate: e.learning_rate,
+        model: model.name.clone(),
+        layers: model.num_hidden_layers as u32,
+        hidden_size: model.hidden_size as u32,
+        intermediate_size: model.intermediate_size as u32,
+        attention_heads: model.num_attention_heads as u32,
+        key_value_heads: model.num_key_value_heads as u32,
+        head_dim: model.head_dim as u32,
+        vocabulary: model.vocab_size as u32,
+        tied_head: model.tie_word_embeddings,
+        parameters: model.parameters(),
+        length_tokens: attempt.length,
+        padded_tokens: padded,
+        valid_targets: outcome.steps.first().map_or(attempt.length - 1, |s| s.valid_targets),
+        steps: attempt.steps,
+        status,
+        reason,
+        loss: outcome.steps.iter().map(|s| s.loss).collect(),
+        gradient_norm: outcome.steps.iter().map(|s| s.gradient_norm).collect(),
+        tokens_per_second: tokens_per_second(&step_seconds, attempt.length),
+        step_seconds,
+        budget_bytes: e.budget,
+        peak_device_bytes: fullest.device.bytes.total(),
+        at_peak_device: fullest.device.bytes,
+        peak_phase: fullest.device.mark.phase.key().to_string(),
+        peak_layer: fullest.device.mark.layer.map_or(-1, |l| l as i32),
+        peak_host_bytes: fullest.host.bytes.total(),
+        at_peak_host: fullest.host.bytes,
+        predicted_peak_device_bytes: attempt.planned.device.bytes.total(),
+        predicted_peak_host_bytes: attempt.planned.host.bytes.total(),
+        peak_process_ledger_bytes: outcome.process_peak,
+        peak_process_measured_bytes: measured.process_peak,
+        model_flops: model.model_flops(attempt.length),
+        hardware_flops: outcome.ranks.iter().map(|r| r.counts.flops).sum(),
+        communication_bytes: outcome.ranks.iter().map(|r| r.counts.communication_bytes).sum(),
+        host_link_bytes: outcome.ranks.iter().map(|r| r.counts.host_link_bytes).sum(),
+        seed: e.seed,
+        text: corpus.name.clone(),
+        device: "cpu".to_string(),
+        program_version: machine.program_version.to_string(),
+        git_revision: machine.git_revision.to_string(),
+        experiment_toml: experiment_toml.to_string(),
+        host_name: machine.host_name.clone(),
+        cpu: machine.cpu.clone(),
+        cores: machine.cores,
+        gpu: None,
+        driver: None,
+        started_unix_ms: measured.started.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64),
+    };
+    (run, timeline(number, &outcome.ranks), bands(number, outcome, attempt.length))
+}
