@@ -67,6 +67,7 @@ pub fn ladder(
     dir: &Path,
     cancelled: &AtomicBool,
 ) -> Result<Ended> {
+    crate::device::cpu::kernels::warm_up();
     let machine = Machine::here();
     let experiment_toml = e.to_toml()?;
     // Progress is counted in FLOPs: lengths differ by a factor of hundreds.

@@ -1,11 +1,9 @@
 //! Attention in tiles with an online softmax (FlashAttention): memory for a tile of
 //! scores only, forward and backward, causal or over a rectangular block of keys.
 
-use rayon::prelude::*;
-
 use super::matmul::product;
 use super::simd::{dispatch, dot, exp};
-use super::{Rows, RowsMut};
+use super::{Rows, RowsMut, each, map};
 
 /// What attention works on.
 #[derive(Debug, Clone, Copy)]
@@ -130,46 +128,42 @@ pub fn attention_forward(a: &Attention, q: Rows, k: Rows, v: Rows, o: RowsMut, m
     assert!(o.rows == q.rows && o.cols == q.cols, "attention: shape of the output");
     assert!(lse.rows == a.heads && lse.cols == q.rows, "attention: log-sum-exp is [heads, queries]");
     let d = a.head_dim;
-    let tiles: Vec<(usize, usize, Vec<f32>)> = o
-        .blocks(Q_TILE, 0)
-        .into_par_iter()
-        .map(|(start, mut o)| {
-            let rows = o.rows;
-            let mut scores = vec![0.0; rows * KV_TILE];
-            let mut tile_lse = vec![0.0; a.heads * rows];
-            let seen = if a.causal { start + rows } else { k.rows };
-            for head in 0..a.heads {
-                let q = a.q(q, head).part(start, start + rows);
-                let (k, v) = (a.kv(k, head / a.group()), a.kv(v, head / a.group()));
-                let (mut max, mut sum) = ([f32::NEG_INFINITY; Q_TILE], [0.0f32; Q_TILE]);
-                let mut out = columns_mut(&mut o, head * d, d);
-                for i in 0..rows {
-                    out.row_mut(i).fill(0.0);
-                }
-                for k_start in (0..seen).step_by(KV_TILE) {
-                    let keys = KV_TILE.min(seen - k_start);
-                    let (k, v) = (k.part(k_start, k_start + keys), v.part(k_start, k_start + keys));
-                    product(q, false, k, true, full_mut(&mut scores, rows, keys), false);
-                    if a.causal && k_start + keys > start {
-                        mask(&mut scores[..rows * keys], keys, start, k_start);
-                    }
-                    for (i, row) in scores[..rows * keys].chunks_exact_mut(keys).enumerate() {
-                        let (new_max, factor, tile_sum) = softmax_row(row, a.scale, max[i]);
-                        max[i] = new_max;
-                        sum[i] = sum[i] * factor + tile_sum;
-                        out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
-                    }
-                    product(full(&scores, rows, keys), false, v, false, out.reborrow(), true);
-                }
-                for i in 0..rows {
-                    let inverse = if sum[i] > 0.0 { 1.0 / sum[i] } else { 0.0 };
-                    out.row_mut(i).iter_mut().for_each(|o| *o *= inverse);
-                    tile_lse[head * rows + i] = max[i] + sum[i].ln();
-                }
+    let tiles = map(o.blocks(Q_TILE, 0), |(start, mut o)| {
+        let rows = o.rows;
+        let mut scores = vec![0.0; rows * KV_TILE];
+        let mut tile_lse = vec![0.0; a.heads * rows];
+        let seen = if a.causal { start + rows } else { k.rows };
+        for head in 0..a.heads {
+            let q = a.q(q, head).part(start, start + rows);
+            let (k, v) = (a.kv(k, head / a.group()), a.kv(v, head / a.group()));
+            let (mut max, mut sum) = ([f32::NEG_INFINITY; Q_TILE], [0.0f32; Q_TILE]);
+            let mut out = columns_mut(&mut o, head * d, d);
+            for i in 0..rows {
+                out.row_mut(i).fill(0.0);
             }
-            (start, rows, tile_lse)
-        })
-        .collect();
+            for k_start in (0..seen).step_by(KV_TILE) {
+                let keys = KV_TILE.min(seen - k_start);
+                let (k, v) = (k.part(k_start, k_start + keys), v.part(k_start, k_start + keys));
+                product(q, false, k, true, full_mut(&mut scores, rows, keys), false);
+                if a.causal && k_start + keys > start {
+                    mask(&mut scores[..rows * keys], keys, start, k_start);
+                }
+                for (i, row) in scores[..rows * keys].chunks_exact_mut(keys).enumerate() {
+                    let (new_max, factor, tile_sum) = softmax_row(row, a.scale, max[i]);
+                    max[i] = new_max;
+                    sum[i] = sum[i] * factor + tile_sum;
+                    out.row_mut(i).iter_mut().for_each(|o| *o *= factor);
+                }
+                product(full(&scores, rows, keys), false, v, false, out.reborrow(), true);
+            }
+            for i in 0..rows {
+                let inverse = if sum[i] > 0.0 { 1.0 / sum[i] } else { 0.0 };
+                out.row_mut(i).iter_mut().for_each(|o| *o *= inverse);
+                tile_lse[head * rows + i] = max[i] + sum[i].ln();
+            }
+        }
+        (start, rows, tile_lse)
+    });
     for (start, rows, tile_lse) in tiles {
         for head in 0..a.heads {
             lse.row_mut(head)[start..start + rows].copy_from_slice(&tile_lse[head * rows..(head + 1) * rows]);
@@ -204,9 +198,9 @@ pub fn attention_backward(
         delta.iter_mut().enumerate().for_each(|(i, delta)| *delta = dot(o.row(i), d_o.row(i)));
     }
     let context = Backward { a, q, k, v, d_o, lse, delta };
-    dq.blocks(Q_TILE, 0).into_par_iter().for_each(|(start, dq)| context.queries(start, dq, accumulate));
+    each(dq.blocks(Q_TILE, 0), |(start, dq)| context.queries(start, dq, accumulate));
     let pairs: Vec<_> = dk.blocks(KV_TILE, 0).into_iter().zip(dv.blocks(KV_TILE, 0)).collect();
-    pairs.into_par_iter().for_each(|((start, dk), (_, dv))| context.keys(start, dk, dv, accumulate));
+    each(pairs, |((start, dk), (_, dv))| context.keys(start, dk, dv, accumulate));
 }
 
 struct Backward<'a> {

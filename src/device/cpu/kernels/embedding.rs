@@ -1,13 +1,11 @@
 //! The embedding: rows of a table, and back.
 
-use rayon::prelude::*;
-
-use super::{BLOCK, Rows, RowsMut};
+use super::{BLOCK, Rows, RowsMut, each};
 
 /// out [tokens, hidden] ← rows of `table` [vocabulary, hidden].
 pub fn embedding(ids: &[u32], table: Rows, out: RowsMut) {
     assert!(ids.len() == out.rows && table.cols == out.cols, "embedding: shapes differ");
-    out.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut out)| {
+    each(out.blocks(BLOCK, 0), |(start, mut out)| {
         for i in 0..out.rows {
             out.row_mut(i).copy_from_slice(table.row(ids[start + i] as usize));
         }

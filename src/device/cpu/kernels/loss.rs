@@ -1,9 +1,7 @@
 //! Cross entropy over rows of logits.
 
-use rayon::prelude::*;
-
 use super::simd::{dispatch, exp};
-use super::{BLOCK, Rows, RowsMut};
+use super::{BLOCK, Rows, RowsMut, each};
 use crate::device::IGNORED;
 
 dispatch! {
@@ -28,7 +26,7 @@ dispatch! {
 pub fn cross_entropy_in_place(logits: RowsMut, targets: &[u32], scale: f32, losses: &mut [f32]) {
     assert!(logits.rows == targets.len() && targets.len() == losses.len(), "cross entropy: rows differ");
     let blocks: Vec<_> = logits.blocks(BLOCK, 0).into_iter().zip(losses.chunks_mut(BLOCK)).collect();
-    blocks.into_par_iter().for_each(|((start, mut logits), losses)| {
+    each(blocks, |((start, mut logits), losses)| {
         for (i, loss) in losses.iter_mut().enumerate() {
             let (z, target) = (logits.row_mut(i), targets[start + i]);
             if target == IGNORED {
@@ -47,7 +45,7 @@ pub fn cross_entropy_in_place(logits: RowsMut, targets: &[u32], scale: f32, loss
 /// out ← z − log Σ e^z of each row.
 pub fn log_softmax(logits: Rows, out: RowsMut) {
     assert!(logits.rows == out.rows && logits.cols == out.cols, "log_softmax: shapes differ");
-    out.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut out)| {
+    each(out.blocks(BLOCK, 0), |(start, mut out)| {
         for i in 0..out.rows {
             let z = logits.row(start + i);
             let lse = log_sum_exp(z);
@@ -61,7 +59,7 @@ pub fn nll_and_gradient(log_probabilities: Rows, targets: &[u32], scale: f32, lo
     assert!(log_probabilities.rows == d_logits.rows && log_probabilities.cols == d_logits.cols, "nll: shapes differ");
     assert!(d_logits.rows == targets.len() && targets.len() == losses.len(), "nll: rows differ");
     let blocks: Vec<_> = d_logits.blocks(BLOCK, 0).into_iter().zip(losses.chunks_mut(BLOCK)).collect();
-    blocks.into_par_iter().for_each(|((start, mut d_logits), losses)| {
+    each(blocks, |((start, mut d_logits), losses)| {
         for (i, loss) in losses.iter_mut().enumerate() {
             let (d, target) = (d_logits.row_mut(i), targets[start + i]);
             if target == IGNORED {

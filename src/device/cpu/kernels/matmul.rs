@@ -1,8 +1,6 @@
 //! Matrix products, by the gemm crate.
 
-use rayon::prelude::*;
-
-use super::{BLOCK, Rows, RowsMut};
+use super::{BLOCK, Rows, RowsMut, each};
 
 /// The library takes another path, whose sums differ, where m·n ≤ 256.
 const SHORTEST: usize = 32;
@@ -71,7 +69,7 @@ fn product_of(a: Rows, trans_a: bool, b: Rows, trans_b: bool, c: RowsMut, accumu
 pub fn matmul(a: Rows, trans_a: bool, b: Rows, trans_b: bool, c: RowsMut, accumulate: bool) {
     let k = if trans_a { a.rows } else { a.cols };
     assert!(k == if trans_b { b.cols } else { b.rows }, "matmul: inner sizes differ");
-    c.blocks(BLOCK, SHORTEST).into_par_iter().for_each(|(start, c)| {
+    each(c.blocks(BLOCK, SHORTEST), |(start, c)| {
         let a =
             if trans_a { Rows { data: &a.data[start..], cols: c.rows, ..a } } else { a.part(start, start + c.rows) };
         product(a, trans_a, b, trans_b, c, accumulate);

@@ -25,6 +25,8 @@ pub use norm::{rms_norm, rms_norm_backward};
 pub use rope::{head_norm_rope, head_norm_rope_backward, rope_table};
 pub use swiglu::{swiglu, swiglu_backward};
 
+use rayon::prelude::*;
+
 /// Rows that one task takes.
 const BLOCK: usize = 64;
 
@@ -114,21 +116,39 @@ pub fn add(mut out: RowsMut, x: Rows) {
     }
 }
 
+/// `f` of each item, computed on the pool's threads alone: a caller that helped out
+/// would take the matrix library's workspace (2 MiB a thread) once more.
+fn map<T: Send, R: Send>(items: Vec<T>, f: impl Fn(T) -> R + Sync + Send) -> Vec<R> {
+    rayon::join(|| items.into_par_iter().map(f).collect(), || ()).0
+}
+
+/// Runs `f` on each item; see [`map`].
+fn each<T: Send>(items: Vec<T>, f: impl Fn(T) + Sync + Send) {
+    map(items, f);
+}
+
+/// Takes the matrix library's workspace on every thread of the pool, so that no run is
+/// charged for it.
+pub fn warm_up() {
+    rayon::broadcast(|_| {
+        let ones = vec![1.0; 128 * 128];
+        let (mut c, view) = (vec![0.0; 128 * 128], Rows::new(&ones, 128, 128, 128));
+        matmul::product(view, false, view, true, RowsMut::new(&mut c, 128, 128, 128), false);
+        matmul::product(view, true, view, false, RowsMut::new(&mut c, 128, 128, 128), false);
+    });
+}
+
 /// Sums `partial(block)` of each block of rows into `out`, in the order of blocks.
 fn sum_blocks(rows: usize, out: &mut [f32], partial: impl Fn(std::ops::Range<usize>, &mut [f32]) + Sync) {
-    use rayon::prelude::*;
     let width = out.len();
     let starts: Vec<usize> = (0..rows).step_by(BLOCK).collect();
     // A few blocks at a time bound the scratch.
     for group in starts.chunks(16) {
-        let partials: Vec<Vec<f32>> = group
-            .par_iter()
-            .map(|start| {
-                let mut sum = vec![0.0; width];
-                partial(*start..(start + BLOCK).min(rows), &mut sum);
-                sum
-            })
-            .collect();
+        let partials = map(group.to_vec(), |start| {
+            let mut sum = vec![0.0; width];
+            partial(start..(start + BLOCK).min(rows), &mut sum);
+            sum
+        });
         for partial in partials {
             out.iter_mut().zip(partial).for_each(|(o, p)| *o += p);
         }

@@ -1,9 +1,7 @@
 //! RMSNorm: y = x / √(mean(x²) + ε) · weight.
 
-use rayon::prelude::*;
-
 use super::simd::dot;
-use super::{BLOCK, Rows, RowsMut, sum_blocks};
+use super::{BLOCK, Rows, RowsMut, each, sum_blocks};
 
 /// 1 / √(mean(x²) + ε).
 #[inline(always)]
@@ -34,7 +32,7 @@ pub(super) fn backward_row(
 /// `x`, `out`: [tokens, hidden]; `weight`: [hidden].
 pub fn rms_norm(x: Rows, weight: &[f32], eps: f32, out: RowsMut) {
     assert!(x.rows == out.rows && x.cols == out.cols && x.cols == weight.len(), "rms_norm: shapes differ");
-    out.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut out)| {
+    each(out.blocks(BLOCK, 0), |(start, mut out)| {
         for i in 0..out.rows {
             let x = x.row(start + i);
             let r = inverse_rms(x, eps);
@@ -49,7 +47,7 @@ pub fn rms_norm(x: Rows, weight: &[f32], eps: f32, out: RowsMut) {
 pub fn rms_norm_backward(x: Rows, weight: &[f32], eps: f32, dy: Rows, dx: RowsMut, d_weight: &mut [f32]) {
     assert!(x.rows == dx.rows && x.cols == dx.cols && dy.rows == x.rows && dy.cols == x.cols, "rms_norm: shapes");
     assert!(weight.len() == x.cols && d_weight.len() == x.cols, "rms_norm: the weight is [hidden]");
-    dx.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut dx)| {
+    each(dx.blocks(BLOCK, 0), |(start, mut dx)| {
         for i in 0..dx.rows {
             let (x, dy, dx) = (x.row(start + i), dy.row(start + i), dx.row_mut(i));
             backward_row(x, |j| weight[j], inverse_rms(x, eps), |j| dy[j], |j, d| dx[j] += d, |_, _| {});

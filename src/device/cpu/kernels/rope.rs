@@ -1,9 +1,7 @@
 //! The norm of each head (Qwen3's q_norm and k_norm), then the rotary embedding.
 
-use rayon::prelude::*;
-
 use super::norm::{backward_row, inverse_rms};
-use super::{BLOCK, Rows, RowsMut, sum_blocks};
+use super::{BLOCK, Rows, RowsMut, each, sum_blocks};
 
 /// cos, sin [tokens, head_dim / 2] of position × inverse frequency, times
 /// `attention_factor`. Phases in f64: an f32 product at position 1,048,575 is off by
@@ -25,7 +23,7 @@ pub fn rope_table(inv_freq: &[f64], positions: &[u32], attention_factor: f64, mu
 pub fn head_norm_rope(x: RowsMut, weight: Option<&[f32]>, eps: f32, cos: Rows, sin: Rows, head_dim: usize) {
     assert!(x.cols % head_dim == 0 && cos.rows == x.rows && cos.cols * 2 == head_dim, "rope: shapes");
     let half = head_dim / 2;
-    x.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut x)| {
+    each(x.blocks(BLOCK, 0), |(start, mut x)| {
         for i in 0..x.rows {
             let (cos, sin) = (cos.row(start + i), sin.row(start + i));
             for head in x.row_mut(i).chunks_exact_mut(head_dim) {
@@ -58,7 +56,7 @@ pub fn head_norm_rope_backward(
     assert!(dy.rows == x_raw.rows && dy.cols == x_raw.cols && cos.cols * 2 == head_dim, "rope: shapes");
     let half = head_dim / 2;
     // Back through the rotation: its transpose.
-    dy.reborrow().blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut dy)| {
+    each(dy.reborrow().blocks(BLOCK, 0), |(start, mut dy)| {
         for i in 0..dy.rows {
             let (cos, sin) = (cos.row(start + i), sin.row(start + i));
             for head in dy.row_mut(i).chunks_exact_mut(head_dim) {
@@ -81,7 +79,7 @@ pub fn head_norm_rope_backward(
             }
         });
     }
-    dy.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut dy)| {
+    each(dy.blocks(BLOCK, 0), |(start, mut dy)| {
         let mut dx = vec![0.0; head_dim];
         for i in 0..dy.rows {
             let x = x_raw.row(start + i);

@@ -1,9 +1,7 @@
 //! SwiGLU: silu(gate) · up.
 
-use rayon::prelude::*;
-
 use super::simd::{dispatch, exp};
-use super::{BLOCK, Rows, RowsMut};
+use super::{BLOCK, Rows, RowsMut, each};
 
 #[inline(always)]
 fn sigmoid(x: f32) -> f32 {
@@ -33,7 +31,7 @@ dispatch! {
 /// out ← silu(gate) · up, all [tokens, intermediate].
 pub fn swiglu(gate: Rows, up: Rows, out: RowsMut) {
     assert!(gate.rows == out.rows && gate.cols == out.cols && up.rows == out.rows && up.cols == out.cols, "swiglu");
-    out.blocks(BLOCK, 0).into_par_iter().for_each(|(start, mut out)| {
+    each(out.blocks(BLOCK, 0), |(start, mut out)| {
         for i in 0..out.rows {
             forward_row(gate.row(start + i), up.row(start + i), out.row_mut(i));
         }
@@ -45,7 +43,7 @@ pub fn swiglu_backward(gate: RowsMut, up: RowsMut, d_out: Rows) {
     assert!(gate.rows == d_out.rows && gate.cols == d_out.cols, "swiglu: shapes differ");
     assert!(up.rows == d_out.rows && up.cols == d_out.cols, "swiglu: shapes differ");
     let pairs: Vec<_> = gate.blocks(BLOCK, 0).into_iter().zip(up.blocks(BLOCK, 0)).collect();
-    pairs.into_par_iter().for_each(|((start, mut gate), (_, mut up))| {
+    each(pairs, |((start, mut gate), (_, mut up))| {
         for i in 0..gate.rows {
             backward_row(gate.row_mut(i), up.row_mut(i), d_out.row(start + i));
         }
