@@ -1,19 +1,77 @@
 //! The report: figures and a page, from records alone.
 
-use std::path::Path;
+mod document;
+pub mod figure;
+mod guide;
+mod html;
+mod ladder;
+mod markdown;
+mod page;
 
-use anyhow::Result;
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 
 use crate::record::Records;
+use crate::record::parquet::write_whole;
 
 /// What was rendered.
 pub struct Report {
-    /// The finding for a terminal.
+    /// The finding for a terminal: a row a rung, and where the page is.
     pub summary: String,
+    /// The page.
+    pub page: PathBuf,
 }
 
 /// Renders a folder's figures and page from its Parquet files.
 pub fn render(dir: &Path) -> Result<Report> {
     let records = Records::read(dir)?;
-    Ok(Report { summary: format!("{} runs", records.runs.len()) })
+    let figures = figure::all(&records)?;
+    let rungs = ladder::rungs(&records);
+    let blocks = page::blocks(&records, &rungs, &figures);
+
+    let folder = dir.join("figures");
+    std::fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
+    let write = |path: PathBuf, bytes: &[u8]| write_whole(&path, |file| Ok(file.write_all(bytes)?));
+    for figure in &figures {
+        write(folder.join(format!("{}.svg", figure.name)), figure.svg.as_bytes())?;
+        write(folder.join(format!("{}.png", figure.name)), &figure.png)?;
+    }
+    let by_name: HashMap<&str, &str> = figures.iter().map(|f| (f.name.as_str(), f.svg.as_str())).collect();
+    let page = dir.join("report.html");
+    write(dir.join("report.md"), markdown::render(&blocks).as_bytes())?;
+    write(page.clone(), html::render(&page::title(&records), &blocks, &by_name).as_bytes())?;
+    Ok(Report { summary: summary(&rungs, &page), page })
+}
+
+/// The finding for a terminal.
+fn summary(rungs: &[ladder::Rung], page: &Path) -> String {
+    let first = rungs.iter().find_map(|r| r.longest);
+    let head = ["rung", "tokens", "× plain", "peak a rank", "room left", "loss", "s/step"].map(String::from).to_vec();
+    let mut rows = vec![head];
+    for rung in rungs {
+        rows.push(vec![
+            rung.name.to_string(),
+            rung.tokens(),
+            rung.ratio(first),
+            rung.peak(),
+            rung.room(),
+            rung.loss(),
+            rung.step_seconds().map_or(String::new(), |s| format!("{s:.2}")),
+        ]);
+    }
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let mut out = String::new();
+    for row in &rows {
+        for (i, cell) in row.iter().enumerate() {
+            let pad = " ".repeat(widths[i] - cell.chars().count());
+            out.push_str(&if i == 0 { format!("{cell}{pad}") } else { format!("  {pad}{cell}") });
+        }
+        out.push('\n');
+    }
+    out.push_str(&format!("\n{}\n\nThe page: {}", ladder::finding(rungs), page.display()));
+    out
 }

@@ -1,0 +1,198 @@
+//! What the page says: the finding first, then what it rests on.
+
+use super::document::{Block, Table, heading, paragraph};
+use super::figure::Figure;
+use super::guide;
+use super::ladder::{Rung, finding};
+use crate::record::Records;
+use crate::record::run::{Run, Status};
+use crate::units::{format_bytes, format_tokens};
+
+/// A figure's block with the sentences that lead to it.
+fn figure(blocks: &mut Vec<Block>, figures: &[Figure], name: &str, title: &str, text: &str) {
+    let Some(figure) = figures.iter().find(|f| f.name == name) else { return };
+    blocks.push(heading(2, title));
+    blocks.push(paragraph(text));
+    blocks.push(Block::Figure { name: figure.name.clone(), title: figure.title.clone() });
+}
+
+fn ladder_table(rungs: &[Rung]) -> Table {
+    let first = rungs.iter().find_map(|r| r.longest);
+    let mut table = Table::new(&[
+        "rung", "what it adds", "ranks", "longest, tokens", "× plain", "peak a rank", "room left", "host, a rank",
+        "loss, first → last", "s/step", "ended by",
+    ]);
+    for rung in rungs {
+        let host = rung.longest.filter(|r| r.peak_host_bytes > 0).map(|r| format_bytes(r.peak_host_bytes));
+        table.rows.push(vec![
+            rung.name.to_string(),
+            rung.adds.clone(),
+            rung.longest.map_or(String::new(), |r| r.ranks.to_string()),
+            rung.tokens(),
+            rung.ratio(first),
+            rung.peak(),
+            rung.room(),
+            host.unwrap_or_default(),
+            rung.loss(),
+            rung.step_seconds().map_or(String::new(), |s| format!("{s:.2}")),
+            rung.stopped_by(),
+        ]);
+    }
+    table
+}
+
+/// Largest relative difference of pairs, in per cent.
+fn largest_percent(pairs: impl Iterator<Item = (u64, u64)>) -> f64 {
+    pairs.filter(|(_, b)| *b > 0).map(|(a, b)| (a as f64 / b as f64 - 1.0).abs() * 100.0).fold(0.0, f64::max)
+}
+
+fn memory_text(records: &Records) -> String {
+    let ok: Vec<&Run> = records.runs.iter().filter(|r| r.status == Status::Ok).collect();
+    let plan = largest_percent(ok.iter().map(|r| (r.predicted_peak_device_bytes, r.peak_device_bytes)));
+    let heap = largest_percent(ok.iter().map(|r| (r.peak_process_measured_bytes, r.peak_process_ledger_bytes)));
+    let scratch = ok.iter().map(|r| r.peak_process_measured_bytes.saturating_sub(r.peak_process_ledger_bytes)).max();
+    format!(
+        "Every buffer holds a lease on its rank's ledger, which refuses what would exceed the budget. Beside it stands \
+         a figure that is not the ledger's: a counting allocator's peak of the whole process, device and host memory of \
+         all ranks together. Over the {} runs that ended well the two differ by at most {heap:.2} % ({} of scratch \
+         inside single operations), and the plan, which runs the same step on shapes alone, differs from the ledger by \
+         at most {plan:.2} %. On the CPU, device and host memory are both RAM: the ledger keeps their books apart.",
+        ok.len(),
+        format_bytes(scratch.unwrap_or(0)),
+    )
+}
+
+fn attempts_table(runs: &[Run]) -> Table {
+    let mut table = Table::new(&[
+        "run", "rung", "for", "tokens", "status", "peak a rank", "planned", "process, ledger", "process, measured",
+        "loss", "gradient norm", "tokens/s", "model GFLOP", "all GFLOP",
+    ]);
+    for r in runs {
+        let gflop = |flops: u64| format!("{:.1}", flops as f64 / 1e9);
+        let last = |values: &[f64]| values.last().map_or(String::new(), |v| format!("{v:.4}"));
+        table.rows.push(vec![
+            r.run.to_string(),
+            r.rung.clone(),
+            r.purpose.clone(),
+            format_tokens(r.length_tokens),
+            r.status.key().to_string(),
+            format_bytes(r.peak_device_bytes),
+            format_bytes(r.predicted_peak_device_bytes),
+            format_bytes(r.peak_process_ledger_bytes),
+            format_bytes(r.peak_process_measured_bytes),
+            last(&r.loss),
+            last(&r.gradient_norm),
+            r.tokens_per_second.map_or(String::new(), |t| format!("{t:.0}")),
+            gflop(r.model_flops),
+            if r.hardware_flops > 0 { gflop(r.hardware_flops) } else { String::new() },
+        ]);
+    }
+    table
+}
+
+fn provenance(run: &Run) -> Table {
+    let mut table = Table::new(&["what", "value"]);
+    let mut row = |what: &str, value: String| table.rows.push(vec![what.to_string(), value]);
+    row("program", format!("ablation {}, revision {}", run.program_version, run.git_revision));
+    row("device", format!("{}: {}, {} cores", run.device, run.cpu, run.cores));
+    row("host", run.host_name.clone());
+    row(
+        "model",
+        format!(
+            "{}: {} parameters, {} layers, hidden {}, {} heads and {} KV heads of {}, vocabulary {}, {} head",
+            run.model,
+            format_tokens(run.parameters),
+            run.layers,
+            run.hidden_size,
+            run.attention_heads,
+            run.key_value_heads,
+            run.head_dim,
+            format_tokens(u64::from(run.vocabulary)),
+            if run.tied_head { "tied" } else { "untied" },
+        ),
+    );
+    row("text", run.text.clone());
+    row("seed", run.seed.to_string());
+    table
+}
+
+/// The page's title.
+pub fn title(records: &Records) -> String {
+    let name = records.runs.first().map_or("nothing", |r| &r.experiment);
+    format!("ablation: the ladder `{name}`")
+}
+
+/// The page.
+pub fn blocks(records: &Records, rungs: &[Rung], figures: &[Figure]) -> Vec<Block> {
+    let mut blocks = vec![heading(1, title(records)), paragraph(finding(rungs))];
+    if let Some(ladder) = figures.iter().find(|f| f.name == "ladder") {
+        blocks.push(Block::Figure { name: ladder.name.clone(), title: ladder.title.clone() });
+    }
+    blocks.push(Block::Table(ladder_table(rungs)));
+    blocks.push(paragraph(
+        "A rung's longest length is found by the plan and confirmed twice: that length was run, and so was the next \
+         one, which the ledger refused (unless the experiment ends the rung before).",
+    ));
+    blocks.push(heading(2, "The guide's ladder"));
+    blocks.push(paragraph(
+        "The figures of Hugging Face TRL's guide “Training Beyond 1M Tokens”, as it states them, for Qwen3-4B on cards \
+         of 80 GB: what this ladder reproduces in small. They are the guide's, not measured here.",
+    ));
+    blocks.push(Block::Table(guide::table()));
+    figure(
+        &mut blocks,
+        figures,
+        "categories",
+        "What the memory holds",
+        "At the highest moment of each rung's longest run, on its fullest rank: the logits that plain training holds \
+         leave with the chunked loss, the layer inputs leave with offload, and weights, gradients and moments shrink \
+         where they are sharded.",
+    );
+    figure(
+        &mut blocks,
+        figures,
+        "timelines",
+        "Memory over time",
+        "Rank 0 of each rung's longest run, at the highest moment of each layer and phase of the step.",
+    );
+    figure(
+        &mut blocks,
+        figures,
+        "positions",
+        "Loss by position",
+        "YaRN keeps positions within the range that a model was trained on. This model is small and begins untrained, \
+         so the curves may show little; the title says what they show.",
+    );
+    figure(
+        &mut blocks,
+        figures,
+        "step-time",
+        "Time",
+        "Seconds of a step by length. Ranks of one machine share its cores: more ranks buy memory here, not time.",
+    );
+    blocks.push(heading(2, "How memory was measured"));
+    blocks.push(paragraph(memory_text(records)));
+    if let Some(predicted) = figures.iter().find(|f| f.name == "predicted") {
+        blocks.push(Block::Figure { name: predicted.name.clone(), title: predicted.title.clone() });
+    }
+    blocks.push(heading(2, "Every attempt"));
+    blocks.push(Block::Table(attempts_table(&records.runs)));
+    for run in records.runs.iter().filter(|r| !r.reason.is_empty()) {
+        blocks.push(paragraph(format!(
+            "Run {}, {} at {} tokens ({}):",
+            run.run,
+            run.rung,
+            format_tokens(run.length_tokens),
+            run.status.key()
+        )));
+        blocks.push(Block::Pre(run.reason.clone()));
+    }
+    if let Some(run) = records.runs.first() {
+        blocks.push(heading(2, "To run it again"));
+        blocks.push(Block::Table(provenance(run)));
+        blocks.push(paragraph("Save the experiment below as experiment.toml, then:"));
+        blocks.push(Block::Pre("ablation run experiment.toml --out DIR\nablation report DIR".to_string()));
+        blocks.push(Block::Pre(run.experiment_toml.clone()));
+    }
+    blocks
+}
