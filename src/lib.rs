@@ -10,6 +10,7 @@ pub mod model;
 pub mod parallel;
 pub mod plan;
 pub mod record;
+pub mod report;
 pub mod train;
 pub mod units;
 
