@@ -6,7 +6,7 @@ use plotters::style::Color;
 use super::Figure;
 use super::axes::{Frame, Scale, TEXT, label, length_ticks, short_tokens, spread, ticks, title};
 use super::canvas::{Align, Canvas, INK, figure, text_width};
-use super::rows::{Rung, byte_unit, rungs};
+use super::rows::{Rung, byte_unit, join, rungs};
 use crate::record::Records;
 use crate::record::run::Status;
 use crate::units::{format_bytes, format_tokens};
@@ -43,13 +43,12 @@ fn finding(rungs: &[Rung]) -> String {
     if last.index == first.index {
         return start;
     }
-    let others = rungs.iter().filter(|r| r.index != last.index && reach(r) == reach(last)).map(|r| r.name);
-    let names: Vec<&str> = others.chain([last.name]).collect();
+    let names: Vec<&str> = rungs.iter().filter(|r| reach(r) == reach(last)).map(|r| r.name).collect();
     let ranks = last.longest().map_or(1, |l| l.ranks);
     let on = if ranks > 1 { format!(" on {ranks} ranks") } else { String::new() };
     let times = reach(last) as f64 / reach(first) as f64;
     let verb = if names.len() > 1 { "fit" } else { "fits" };
-    let names = names.join(" and ");
+    let names = join(&names);
     format!("{start}; {names}{on} {verb} {}, {times:.0} times as many", format_tokens(reach(last)))
 }
 
@@ -60,7 +59,8 @@ fn chart(canvas: &Canvas, rungs: &[Rung], text: &str) -> Result<()> {
     let budget = budget(rungs);
     let highest = runs().map(|r| r.peak_device_bytes).chain(budget).max().unwrap_or(1).max(1);
     let (unit, name) = byte_unit(highest);
-    let head = if budget.is_some() { ROW * (rungs.len().min(6) as f64 + 0.5) } else { 20.0 };
+    let near = |r: &&Rung| r.longest().zip(budget).is_some_and(|(l, b)| l.peak_device_bytes as f64 > 0.88 * b as f64);
+    let head = if budget.is_some() { ROW * rungs.iter().filter(near).count().min(6) as f64 + 16.0 } else { 20.0 };
     let frame = Frame { left: 84.0, right: width - 205.0, top: top + head, bottom: f64::from(SIZE.1) - 66.0 };
 
     let beyond = rungs.iter().filter_map(|r| r.beyond()).map(|r| r.length_tokens);
@@ -97,12 +97,11 @@ fn chart(canvas: &Canvas, rungs: &[Rung], text: &str) -> Result<()> {
         cross(canvas, (x.at(run.length_tokens as f64), height(at)), rung)?;
     }
     if rungs.iter().filter_map(|r| r.beyond()).any(|r| r.status == Status::OutOfMemory) {
-        let at = (frame.left + 8.0, height(budget.unwrap_or(highest)) + 16.0);
-        label(canvas, "× out of memory", at, Align::Left, false, INK)?;
+        let at = (frame.right + 8.0, height(budget.unwrap_or(highest)) + 22.0);
+        canvas.text("× ran out of memory", at, TEXT, Align::Left, false, INK)?;
     }
     let tip = |r: &Rung| r.longest().map(|l| (x.at(l.length_tokens as f64), height(l.peak_device_bytes)));
-    let near = |r: &Rung| budget.is_some() && tip(r).is_some_and(|t| t.1 < frame.top + 45.0);
-    let (above, beside): (Vec<&Rung>, Vec<&Rung>) = rungs.iter().partition(|r| near(r));
+    let (above, beside): (Vec<&Rung>, Vec<&Rung>) = rungs.iter().partition(near);
     label_above(canvas, &above, &tip, &frame)?;
     label_beside(canvas, &beside, &tip, &frame)
 }

@@ -5,9 +5,11 @@ mod canvas;
 #[cfg(test)]
 mod fixture;
 mod ladder;
+mod legend;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use anyhow::Result;
 
@@ -30,6 +32,6 @@ type Draw = fn(&Records) -> Result<Option<Figure>>;
 
 /// All figures for which there are rows, in the order in which they are best read.
 pub fn all(records: &Records) -> Result<Vec<Figure>> {
-    let figures: [Draw; 1] = [ladder::draw];
+    let figures: [Draw; 2] = [ladder::draw, timeline::draw];
     figures.iter().filter_map(|draw| draw(records).transpose()).collect()
 }

@@ -131,3 +131,12 @@ pub fn category_colour(category: Category) -> RGBColor {
         Category::Scratch => RGBColor(205, 200, 190),
     }
 }
+
+/// Names in a sentence: "a", "a and b", "a, b and c".
+pub fn join(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
