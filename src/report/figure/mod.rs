@@ -2,11 +2,13 @@
 
 mod axes;
 mod canvas;
+mod ends;
 #[cfg(test)]
 mod fixture;
 mod ladder;
 mod legend;
 mod rows;
+mod step_time;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -32,6 +34,6 @@ type Draw = fn(&Records) -> Result<Option<Figure>>;
 
 /// All figures for which there are rows, in the order in which they are best read.
 pub fn all(records: &Records) -> Result<Vec<Figure>> {
-    let figures: [Draw; 2] = [ladder::draw, timeline::draw];
+    let figures: [Draw; 3] = [ladder::draw, timeline::draw, step_time::draw];
     figures.iter().filter_map(|draw| draw(records).transpose()).collect()
 }

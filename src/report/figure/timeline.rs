@@ -63,7 +63,8 @@ pub fn draw(records: &Records) -> Result<Option<Figure>> {
             let left = if i % 2 == 0 { 70.0 } else { 560.0 };
             let top = top + ROW * (i / 2) as f64;
             let frame = Frame { left, right: left + 415.0, top: top + 58.0, bottom: top + ROW - 52.0 };
-            chart(canvas, panel, &frame, highest)?;
+            let lowest = i + 2 >= panels.len();
+            chart(canvas, panel, &frame, highest, if lowest { "seconds of the last step, rank 0" } else { "" })?;
         }
         categories(canvas, &present, (20.0, top + ROW * rows + 14.0), WIDTH - 40.0)
     };
@@ -79,11 +80,16 @@ fn finding(panels: &[Panel]) -> String {
             None => phases.push((phase, vec![panel.rung.name])),
         }
     }
+    if let [(phase, names)] = phases.as_slice()
+        && names.len() > 1
+    {
+        return format!("At its longest length, every rung's memory peaks in {phase}");
+    }
     let parts: Vec<String> = phases.iter().map(|(phase, names)| format!("{phase} ({})", join(names))).collect();
     format!("At the longest length, memory peaks in {}", parts.join("; in "))
 }
 
-fn chart(canvas: &Canvas, panel: &Panel, frame: &Frame, highest: u64) -> Result<()> {
+fn chart(canvas: &Canvas, panel: &Panel, frame: &Frame, highest: u64, below: &str) -> Result<()> {
     let (unit, name) = byte_unit(highest);
     let y = Scale::linear((0.0, highest as f64 / unit * 1.04), (frame.bottom, frame.top));
     let (values, digits) = ticks(0.0, highest as f64 / unit, 4);
@@ -110,7 +116,7 @@ fn chart(canvas: &Canvas, panel: &Panel, frame: &Frame, highest: u64) -> Result<
     phases(canvas, panel, frame, &x)?;
     let (values, digits) = ticks(0.0, panel.seconds, 5);
     let values: Vec<_> = values.into_iter().map(|v| (v, format!("{v:.digits$}"))).collect();
-    frame.x_axis(canvas, &x, &values, "")?;
+    frame.x_axis(canvas, &x, &values, below)?;
     canvas.text("s", (frame.right + 6.0, frame.bottom + 17.0), TEXT, Align::Left, false, GREY)?;
     if let Some(budget) = panel.run.budget_bytes {
         let at = y.at(budget as f64 / unit);
