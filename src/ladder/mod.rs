@@ -7,3 +7,6 @@ pub mod machine;
 mod recording;
 pub mod run;
 pub mod validate;
+
+#[cfg(test)]
+mod tests;

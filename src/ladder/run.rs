@@ -45,10 +45,13 @@ pub fn corpus(e: &Experiment, attempts: &[Attempt]) -> Result<Corpus> {
         );
     }
     let needed = attempts.iter().map(|a| a.length as usize * a.steps as usize).max();
-    match &e.text.source {
-        TextSource::Books(names) => Corpus::books(names, &tokenizer, needed),
-        TextSource::Files(paths) => Corpus::files(paths, &tokenizer, needed),
-    }
+    let corpus = match &e.text.source {
+        TextSource::Books(names) => Corpus::books(names, &tokenizer, needed)?,
+        TextSource::Files(paths) => Corpus::files(paths, &tokenizer, needed)?,
+    };
+    // Too short a text is said before anything runs.
+    attempts.iter().try_for_each(|a| corpus.row(a.length as usize, 0).map(|_| ()))?;
+    Ok(corpus)
 }
 
 fn bar(total: u64) -> ProgressBar {

@@ -249,7 +249,7 @@ impl OutOfMemory {
             Category::UnitGradients,
         ];
         let largest = movable.into_iter().max_by_key(|c| with.of(*c)).unwrap_or(Category::Working);
-        if fixed > self.budget / 2 && fixed > with.of(largest) {
+        if with.of(largest) < fixed / 8 {
             return "more ranks (ranks = 2, 4 …): weights, gradients and moments are sharded over them";
         }
         match largest {
