@@ -7,6 +7,7 @@ mod ends;
 mod fixture;
 mod ladder;
 mod legend;
+mod positions;
 mod rows;
 mod step_time;
 #[cfg(test)]
@@ -34,6 +35,6 @@ type Draw = fn(&Records) -> Result<Option<Figure>>;
 
 /// All figures for which there are rows, in the order in which they are best read.
 pub fn all(records: &Records) -> Result<Vec<Figure>> {
-    let figures: [Draw; 3] = [ladder::draw, timeline::draw, step_time::draw];
+    let figures: [Draw; 4] = [ladder::draw, timeline::draw, step_time::draw, positions::draw];
     figures.iter().filter_map(|draw| draw(records).transpose()).collect()
 }
