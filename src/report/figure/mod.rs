@@ -2,6 +2,7 @@
 
 mod axes;
 mod canvas;
+mod categories;
 mod ends;
 #[cfg(test)]
 mod fixture;
@@ -35,6 +36,6 @@ type Draw = fn(&Records) -> Result<Option<Figure>>;
 
 /// All figures for which there are rows, in the order in which they are best read.
 pub fn all(records: &Records) -> Result<Vec<Figure>> {
-    let figures: [Draw; 4] = [ladder::draw, timeline::draw, step_time::draw, positions::draw];
+    let figures: [Draw; 5] = [ladder::draw, categories::draw, timeline::draw, step_time::draw, positions::draw];
     figures.iter().filter_map(|draw| draw(records).transpose()).collect()
 }

@@ -112,7 +112,7 @@ fn chart(canvas: &Canvas, lines: &[Line], text: &str) -> Result<()> {
         let text = format!("YaRN's original length, {}", format_tokens(original as u64));
         label(canvas, &text, (at + side.0, frame.bottom - 16.0), side.1, false, GREY)?;
     }
-    let mut ends = Vec::new();
+    let (mut ends, mut drawn) = (Vec::new(), Vec::new());
     for line in lines {
         let middle = |b: &PositionBand| (b.start_token as f64 + b.end_token as f64) / 2.0;
         let points: Vec<_> = line.bands.iter().map(|(b, loss)| (x.at(middle(b)), y.at(*loss))).collect();
@@ -122,9 +122,10 @@ fn chart(canvas: &Canvas, lines: &[Line], text: &str) -> Result<()> {
         }
         let at = points[points.len() - 1];
         ends.push(End { text: line.rung.name.to_owned(), at, colour: line.rung.colour() });
+        drawn.push(points);
     }
     let bands = lines[0].bands.len();
     let text = format!("points: {bands} bands, at their middles");
     canvas.text(&text, (frame.right, frame.top - 12.0), TEXT - 1.0, Align::Right, false, GREY)?;
-    names(canvas, &ends, &frame)
+    names(canvas, &ends, &drawn, &frame)
 }
