@@ -9,6 +9,7 @@ mod fixture;
 mod ladder;
 mod legend;
 mod positions;
+mod predicted;
 mod rows;
 mod step_time;
 #[cfg(test)]
@@ -36,6 +37,7 @@ type Draw = fn(&Records) -> Result<Option<Figure>>;
 
 /// All figures for which there are rows, in the order in which they are best read.
 pub fn all(records: &Records) -> Result<Vec<Figure>> {
-    let figures: [Draw; 5] = [ladder::draw, categories::draw, timeline::draw, step_time::draw, positions::draw];
+    let figures: [Draw; 6] =
+        [ladder::draw, categories::draw, timeline::draw, step_time::draw, positions::draw, predicted::draw];
     figures.iter().filter_map(|draw| draw(records).transpose()).collect()
 }

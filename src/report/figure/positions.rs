@@ -1,4 +1,4 @@
-//! "positions": mean loss by position after the last step, longest runs of one length.
+//! "positions": mean loss by position in the last step, longest runs of one length.
 
 use anyhow::Result;
 use plotters::style::Color;
@@ -16,7 +16,7 @@ const SIZE: (u32, u32) = (1000, 620);
 /// The vertical axis spans at least this, nats: small differences shall look small.
 const LEAST_SPAN: f64 = 0.2;
 
-/// One rung's longest run and its bands after the last step.
+/// One rung's longest run and its bands in the last step.
 struct Line<'a> {
     rung: Rung<'a>,
     run: &'a Run,
@@ -49,8 +49,7 @@ pub fn draw(records: &Records) -> Result<Option<Figure>> {
 fn finding(lines: &[Line]) -> String {
     let first = &lines[0];
     let tokens = format_tokens(first.run.length_tokens);
-    let steps = first.bands[0].0.step + 1;
-    let after = format!("after {steps} {}", if steps == 1 { "step" } else { "steps" });
+    let after = format!("in step {}", first.bands[0].0.step + 1);
     let same = |a: &PositionBand, b: &PositionBand| (a.start_token, a.end_token) == (b.start_token, b.end_token);
     let alike = |l: &Line| {
         let pairs = l.bands.iter().zip(&first.bands);
@@ -63,14 +62,14 @@ fn finding(lines: &[Line]) -> String {
             high - low
         };
         let most = (0..first.bands.len()).map(apart).fold(0.0, f64::max);
-        let names: Vec<&str> = lines.iter().map(|l| l.rung.name).collect();
-        let ropes = lines.iter().any(|l| l.run.rope == "yarn") && lines.iter().any(|l| l.run.rope != "yarn");
-        let which = if ropes { " (with and without YaRN)" } else { "" };
-        let names = join(&names);
-        return format!(
-            "Loss by position at {tokens} tokens: {names}{which} differ by at most {} nats {after}",
-            nats(most)
-        );
+        let ropes = lines.iter().any(|l| l.run.rope == "yarn");
+        let name = |l: &Line| match l.run.rope.as_str() {
+            "default" if ropes => format!("{} (no YaRN)", l.rung.name),
+            _ => l.rung.name.to_owned(),
+        };
+        let names: Vec<String> = lines.iter().map(name).collect();
+        let names = join(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        return format!("Loss by position at {tokens} tokens: {names} differ by at most {} nats {after}", nats(most));
     }
     let ends: Vec<String> = lines
         .iter()

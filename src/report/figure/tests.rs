@@ -10,6 +10,8 @@ fn a_whole_ladder() {
     let folder = std::env::var_os("FIGURES").map_or(folder.path().to_owned(), Into::into);
     std::fs::create_dir_all(&folder).unwrap();
     let figures = all(&fixture::records()).unwrap();
+    let names: Vec<&str> = figures.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["ladder", "categories", "timelines", "step-time", "positions", "predicted"]);
     for figure in &figures {
         assert!(!figure.svg.contains("<text") && figure.svg.contains("<path"), "{}: text remains", figure.name);
         assert!(figure.svg.len() < 1 << 20, "{}: {} bytes", figure.name, figure.svg.len());
