@@ -101,7 +101,12 @@ fn bar(canvas: &Canvas, run: &Run, x: &Scale, unit: f64, top: f64) -> Result<()>
         }
     }
     let total = format_bytes(below);
-    let end = x.at(below as f64 / unit) + 9.0;
+    let mut end = x.at(below as f64 / unit) + 9.0;
+    // Not across the budget's line.
+    let line = run.budget_bytes.map_or(f64::NEG_INFINITY, |b| x.at(b as f64 / unit));
+    if line > end - 9.0 && line < end + text_width(&total, TEXT, true) + 6.0 {
+        end = line + 8.0;
+    }
     canvas.text(&total, (end, middle), TEXT, Align::Left, true, INK)
 }
 

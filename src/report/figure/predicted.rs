@@ -12,6 +12,9 @@ use crate::record::run::{Run, Status};
 
 const SIZE: (u32, u32) = (1000, 640);
 
+/// Rungs of one length stand this far apart, pixels.
+const ASIDE: f64 = 5.0;
+
 /// How far `other` is above `base`, percent; none if one of them wasn't taken.
 fn percent(base: u64, other: u64) -> Option<f64> {
     (base > 0 && other > 0).then(|| (other as f64 - base as f64) / base as f64 * 100.0)
@@ -72,7 +75,11 @@ fn finding(rungs: &[Rung]) -> String {
         });
     }
     if let Some((low, high)) = span(all().filter_map(measured)) {
-        parts.push(format!("the allocator measures {} to {} % against the ledger", signed(low), signed(high)));
+        let plain = |v: f64| signed(v).trim_start_matches(['+', '−']).to_owned();
+        parts.push(match low > 0.0 {
+            true => format!("the allocator measures {} to {} % above the ledger", plain(low), plain(high)),
+            false => format!("the allocator measures {} to {} % against the ledger", signed(low), signed(high)),
+        });
     }
     let text = parts.join("; ");
     text[..1].to_uppercase() + &text[1..]
@@ -98,7 +105,8 @@ fn chart(canvas: &Canvas, rungs: &[Rung], text: &str) -> Result<()> {
         canvas.text(rung.name, (x + 14.0, bottom + 78.0), TEXT, Align::Left, false, INK)?;
         x += 14.0 + text_width(rung.name, TEXT, false) + 34.0;
     }
-    Ok(())
+    let text = "rungs of one length side by side";
+    canvas.text(text, (f64::from(SIZE.0) - 20.0, bottom + 78.0), TEXT - 1.0, Align::Right, false, GREY)
 }
 
 fn panel(canvas: &Canvas, rungs: &[Rung], frame: &Frame, marks: &[u64], value: fn(&Run) -> Option<f64>) -> Result<()> {
@@ -122,7 +130,8 @@ fn panel(canvas: &Canvas, rungs: &[Rung], frame: &Frame, marks: &[u64], value: f
     canvas.line(&[(frame.left, y.at(0.0)), (frame.right, y.at(0.0))], 1.5, GREY.to_rgba())?;
     for rung in rungs {
         for (run, value) in runs(rung).filter_map(|r| Some((r, value(r)?))) {
-            rung.mark(canvas, (x.at(run.length_tokens as f64), y.at(value)))?;
+            let aside = (rung.index as f64 - (rungs.len() as f64 - 1.0) / 2.0) * ASIDE;
+            rung.mark(canvas, (x.at(run.length_tokens as f64) + aside, y.at(value)))?;
         }
     }
     Ok(())

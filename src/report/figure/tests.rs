@@ -43,3 +43,26 @@ fn parts_and_broken_rows() {
         all(&part).unwrap();
     }
 }
+
+/// A ladder on large machines: gibibytes, a million tokens, no marks, one step.
+#[test]
+fn a_large_ladder() {
+    let mut records = fixture::records();
+    records.timeline.clear();
+    for run in &mut records.runs {
+        run.length_tokens *= 171;
+        run.step_seconds.truncate(1);
+        run.budget_bytes = run.budget_bytes.map(|b| b * 5000);
+        run.at_peak_device.0.iter_mut().for_each(|b| *b *= 5000);
+        run.peak_device_bytes *= 5000;
+        run.predicted_peak_device_bytes = run.peak_device_bytes + u64::from(run.run);
+    }
+    let figures = all(&records).unwrap();
+    assert!(figures[0].title.contains("GiB") && figures[0].title.contains("1,050,624"), "{}", figures[0].title);
+    if let Some(folder) = std::env::var_os("FIGURES") {
+        for figure in &figures {
+            std::fs::write(std::path::Path::new(&folder).join(format!("large-{}.png", figure.name)), &figure.png)
+                .unwrap();
+        }
+    }
+}
