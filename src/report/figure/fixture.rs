@@ -37,7 +37,10 @@ fn run(number: u32, rung: &str, purpose: &str, length: u64) -> Run {
     let peak = held(rung, length);
     let total = peak.total();
     let ranks = if matches!(rung, "ring" | "ulysses") { 4 } else { 1 };
-    let seconds = 0.02 + length as f64 * 4e-4 + (length as f64).powi(2) * 4e-8 + 0.01 * f64::from(ranks);
+    let seconds = 0.02
+        + length as f64 * 4e-4
+        + (length as f64).powi(2) * 4e-8
+        + if rung == "ulysses" { 0.2 } else { 0.03 * f64::from(ranks) };
     let yarn = !matches!(rung, "plain" | "chunked");
     Run {
         run: number,

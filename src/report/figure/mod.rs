@@ -2,11 +2,14 @@
 
 mod axes;
 mod canvas;
+mod categories;
 mod ends;
 #[cfg(test)]
 mod fixture;
 mod ladder;
 mod legend;
+mod positions;
+mod predicted;
 mod rows;
 mod step_time;
 #[cfg(test)]
@@ -34,6 +37,7 @@ type Draw = fn(&Records) -> Result<Option<Figure>>;
 
 /// All figures for which there are rows, in the order in which they are best read.
 pub fn all(records: &Records) -> Result<Vec<Figure>> {
-    let figures: [Draw; 3] = [ladder::draw, timeline::draw, step_time::draw];
+    let figures: [Draw; 6] =
+        [ladder::draw, categories::draw, timeline::draw, step_time::draw, positions::draw, predicted::draw];
     figures.iter().filter_map(|draw| draw(records).transpose()).collect()
 }

@@ -6,7 +6,7 @@ use super::Figure;
 use super::axes::{Frame, Scale, length_ticks, short_tokens, title};
 use super::canvas::{Canvas, figure};
 use super::ends::{End, names};
-use super::rows::{Rung, rungs};
+use super::rows::{Rung, join, rungs};
 use crate::record::Records;
 use crate::record::run::Run;
 use crate::units::format_tokens;
@@ -63,8 +63,9 @@ fn finding(lines: &[Line]) -> String {
         let found = at(length);
         let (Some(low), Some(high)) = (found.first(), found.last()) else { return String::new() };
         let tokens = format_tokens(length);
-        if found.len() == 1 {
-            return format!("{lead} {tokens} tokens a step takes {} ({})", short(low.0), low.1);
+        if short(low.0) == short(high.0) {
+            let names: Vec<&str> = found.iter().map(|f| f.1.as_str()).collect();
+            return format!("{lead} {tokens} tokens a step takes {} ({})", short(low.0), join(&names));
         }
         format!("{lead} {tokens} tokens a step takes {} ({}) to {} ({})", short(low.0), low.1, short(high.0), high.1)
     };
@@ -100,7 +101,7 @@ fn chart(canvas: &Canvas, lines: &[Line], text: &str) -> Result<()> {
     let marks: Vec<_> = marks.iter().map(|&t| (t as f64, short_tokens(t))).collect();
     frame.x_axis(canvas, &x, &marks, "sequence length, tokens (logarithmic; 1k = 1024)")?;
 
-    let mut ends = Vec::new();
+    let (mut ends, mut drawn) = (Vec::new(), Vec::new());
     for line in lines {
         let points: Vec<_> = line.points.iter().map(|p| (x.at(p.0 as f64), y.at(p.1))).collect();
         line.rung.line(canvas, &points)?;
@@ -110,6 +111,7 @@ fn chart(canvas: &Canvas, lines: &[Line], text: &str) -> Result<()> {
         if let Some(&at) = points.last() {
             ends.push(End { text: line.rung.name.to_owned(), at, colour: line.rung.colour() });
         }
+        drawn.push(points);
     }
-    names(canvas, &ends, &frame)
+    names(canvas, &ends, &drawn, &frame)
 }

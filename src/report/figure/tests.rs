@@ -10,6 +10,8 @@ fn a_whole_ladder() {
     let folder = std::env::var_os("FIGURES").map_or(folder.path().to_owned(), Into::into);
     std::fs::create_dir_all(&folder).unwrap();
     let figures = all(&fixture::records()).unwrap();
+    let names: Vec<&str> = figures.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["ladder", "categories", "timelines", "step-time", "positions", "predicted"]);
     for figure in &figures {
         assert!(!figure.svg.contains("<text") && figure.svg.contains("<path"), "{}: text remains", figure.name);
         assert!(figure.svg.len() < 1 << 20, "{}: {} bytes", figure.name, figure.svg.len());
@@ -39,5 +41,28 @@ fn parts_and_broken_rows() {
         part.timeline.clear();
         part.positions.truncate(1);
         all(&part).unwrap();
+    }
+}
+
+/// A ladder on large machines: gibibytes, a million tokens, no marks, one step.
+#[test]
+fn a_large_ladder() {
+    let mut records = fixture::records();
+    records.timeline.clear();
+    for run in &mut records.runs {
+        run.length_tokens *= 171;
+        run.step_seconds.truncate(1);
+        run.budget_bytes = run.budget_bytes.map(|b| b * 5000);
+        run.at_peak_device.0.iter_mut().for_each(|b| *b *= 5000);
+        run.peak_device_bytes *= 5000;
+        run.predicted_peak_device_bytes = run.peak_device_bytes + u64::from(run.run);
+    }
+    let figures = all(&records).unwrap();
+    assert!(figures[0].title.contains("GiB") && figures[0].title.contains("1,050,624"), "{}", figures[0].title);
+    if let Some(folder) = std::env::var_os("FIGURES") {
+        for figure in &figures {
+            std::fs::write(std::path::Path::new(&folder).join(format!("large-{}.png", figure.name)), &figure.png)
+                .unwrap();
+        }
     }
 }
