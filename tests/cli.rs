@@ -64,7 +64,14 @@ fn a_ladder_leaves_records_figures_and_a_page_that_needs_nothing_else() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(said.contains("plain") && said.contains("ring") && said.contains("out/report.html"), "{said}");
     let out = dir.path().join("out");
-    for file in ["runs.parquet", "timeline.parquet", "positions.parquet", "report.md", "figures/ladder.svg", "figures/ladder.png"] {
+    for file in [
+        "runs.parquet",
+        "timeline.parquet",
+        "positions.parquet",
+        "report.md",
+        "figures/ladder.svg",
+        "figures/ladder.png",
+    ] {
         assert!(out.join(file).metadata().unwrap().len() > 100, "{file}");
     }
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
@@ -132,7 +139,10 @@ fn bad_input_is_one_message_and_leaves_nothing() {
         let output = ablation(dir.path(), arguments);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(said.contains(message) || message == "runs.parquet" && said.contains(".parquet"), "{arguments:?}: {said}");
+        assert!(
+            said.contains(message) || message == "runs.parquet" && said.contains(".parquet"),
+            "{arguments:?}: {said}"
+        );
         assert!(!said.contains("panicked"), "{arguments:?}: {said}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before, "something was left behind");

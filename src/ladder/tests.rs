@@ -57,8 +57,8 @@ fn wrong_files_get_one_clear_message() {
     refused("seed = 1", "seed = \"one\"", &[":12:8", "invalid type"]);
     refused("seed = 1", "seed = 99999999999999999999999", &[":12"]);
     refused("seed = 1", "seed = ", &[":12"]);
-    refused("steps = 4 ", "steps = 0 ", &["steps"]);
-    refused("steps = 4 ", "", &["missing field `steps`"]);
+    refused("steps = 3 ", "steps = 0 ", &["steps"]);
+    refused("steps = 3 ", "", &["missing field `steps`"]);
     refused("learning_rate = 2e-3", "learning_rate = nan", &["learning_rate"]);
     refused("\"17MiB\"", "\"17 mib\"", &["80GiB"]);
     refused("\"17MiB\"", "-5", &["-5 is not positive"]);

@@ -7,7 +7,10 @@ pub enum Block {
     Heading(u8, String),
     Paragraph(String),
     /// A figure by the stem of its files, with its title.
-    Figure { name: String, title: String },
+    Figure {
+        name: String,
+        title: String,
+    },
     Table(Table),
     /// Text as it is, in a fixed-width font.
     Pre(String),
@@ -28,7 +31,8 @@ impl Table {
 
     /// Whether a column holds numbers: every cell that isn't empty begins with a digit, × or −.
     pub fn is_numeric(&self, column: usize) -> bool {
-        let number = |cell: &String| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || "−×-".contains(c));
+        let number =
+            |cell: &String| cell.is_empty() || cell.starts_with(|c: char| c.is_ascii_digit() || "−×-".contains(c));
         !self.rows.is_empty() && self.rows.iter().filter_map(|row| row.get(column)).all(number)
     }
 }

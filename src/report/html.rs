@@ -7,7 +7,7 @@ use super::document::{Block, Table};
 const STYLE: &str = "
 :root { color-scheme: light; }
 body { font: 17px/1.55 system-ui, 'Segoe UI', Roboto, 'Noto Sans', sans-serif; color: #1d1d1f; background: #fff;
-  max-width: 62rem; margin: 2.5rem auto 5rem; padding: 0 1.25rem; }
+  max-width: 66rem; margin: 2.5rem auto 5rem; padding: 0 1.25rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; }
 h2 { font-size: 1.35rem; margin: 2.6rem 0 .6rem; border-top: 1px solid #ddd; padding-top: 1.2rem; }
 p { max-width: 46rem; }
@@ -15,8 +15,8 @@ p { max-width: 46rem; }
 figure { margin: 1.4rem 0; }
 figure svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .88rem; margin: 1rem 0; }
-th, td { padding: .38rem .7rem; border-bottom: 1px solid #e2e2e2; text-align: left; vertical-align: top; }
+table { border-collapse: collapse; font-size: .84rem; margin: 1rem 0; }
+th, td { padding: .38rem .55rem; min-width: 2.5rem; border-bottom: 1px solid #e2e2e2; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #888; font-weight: 600; white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 pre { background: #f6f6f4; padding: .9rem 1rem; overflow-x: auto; font-size: .82rem; line-height: 1.4; }

@@ -18,7 +18,8 @@ pub struct Rung<'a> {
 /// What a rung adds, from the experiment file in its row.
 fn adds(run: &Run) -> Option<String> {
     let file: toml::Table = run.experiment_toml.parse().ok()?;
-    let rung = file.get("rung")?.as_array()?.iter().find(|r| r.get("name").and_then(|n| n.as_str()) == Some(&run.rung))?;
+    let rung =
+        file.get("rung")?.as_array()?.iter().find(|r| r.get("name").and_then(|n| n.as_str()) == Some(&run.rung))?;
     Some(rung.get("adds")?.as_str()?.to_string())
 }
 
@@ -80,12 +81,14 @@ impl Rung<'_> {
         (!counted.is_empty()).then(|| counted.iter().sum::<f64>() / counted.len() as f64)
     }
 
-    /// What ended it: memory at the next length, or the experiment.
-    pub fn stopped_by(&self) -> String {
+    /// What ended it: the next length and what had no room there, or the experiment.
+    pub fn ended_by(&self) -> String {
         match (self.beyond, self.longest) {
             (Some(beyond), _) => {
-                let cause = beyond.reason.split([';', '\n']).next().unwrap_or_default();
-                format!("at {}: {cause}", format_tokens(beyond.length_tokens))
+                // "out of memory: 1.63 MiB asked for logits in loss of step 1; …"
+                let asked = beyond.reason.split_once(" asked for ").and_then(|(_, rest)| rest.split_once(" in "));
+                let what = asked.map_or("memory", |(category, _)| category);
+                format!("{}: no room for {what}", format_tokens(beyond.length_tokens))
             }
             (None, Some(_)) => "the experiment".to_string(),
             (None, None) => String::new(),
@@ -97,7 +100,8 @@ impl Rung<'_> {
 pub fn finding(rungs: &[Rung]) -> String {
     let first = rungs.iter().find_map(|r| r.longest);
     let Some(first) = first else { return "No rung ended well: see the attempts below.".to_string() };
-    let budget = first.budget_bytes.map_or("Without a budget".to_string(), |b| format!("Under {} a rank", format_bytes(b)));
+    let budget =
+        first.budget_bytes.map_or("Without a budget".to_string(), |b| format!("Under {} a rank", format_bytes(b)));
     let mut parts = Vec::new();
     for rung in rungs {
         let Some(longest) = rung.longest else {
@@ -105,7 +109,8 @@ pub fn finding(rungs: &[Rung]) -> String {
             continue;
         };
         let ranks = if longest.ranks > 1 { format!(" on {} ranks", longest.ranks) } else { String::new() };
-        let ratio = if std::ptr::eq(longest, first) { String::new() } else { format!(" ({}×)", rung.ratio(Some(first))) };
+        let ratio =
+            if std::ptr::eq(longest, first) { String::new() } else { format!(" ({}×)", rung.ratio(Some(first))) };
         parts.push(format!("{}{ranks} {}{ratio}", rung.name, format_tokens(longest.length_tokens)));
     }
     let designed: Vec<String> = rungs

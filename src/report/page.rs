@@ -19,8 +19,17 @@ fn figure(blocks: &mut Vec<Block>, figures: &[Figure], name: &str, title: &str, 
 fn ladder_table(rungs: &[Rung]) -> Table {
     let first = rungs.iter().find_map(|r| r.longest);
     let mut table = Table::new(&[
-        "rung", "what it adds", "ranks", "longest, tokens", "× plain", "peak a rank", "room left", "host, a rank",
-        "loss, first → last", "s/step", "ended by",
+        "rung",
+        "what it adds",
+        "ranks",
+        "tokens",
+        "× plain",
+        "peak a rank",
+        "room left",
+        "host a rank",
+        "loss",
+        "s/step",
+        "ended at",
     ]);
     for rung in rungs {
         let host = rung.longest.filter(|r| r.peak_host_bytes > 0).map(|r| format_bytes(r.peak_host_bytes));
@@ -35,7 +44,7 @@ fn ladder_table(rungs: &[Rung]) -> Table {
             host.unwrap_or_default(),
             rung.loss(),
             rung.step_seconds().map_or(String::new(), |s| format!("{s:.2}")),
-            rung.stopped_by(),
+            rung.ended_by(),
         ]);
     }
     table
@@ -64,8 +73,20 @@ fn memory_text(records: &Records) -> String {
 
 fn attempts_table(runs: &[Run]) -> Table {
     let mut table = Table::new(&[
-        "run", "rung", "for", "tokens", "status", "peak a rank", "planned", "process, ledger", "process, measured",
-        "loss", "gradient norm", "tokens/s", "model GFLOP", "all GFLOP",
+        "run",
+        "rung",
+        "for",
+        "tokens",
+        "status",
+        "peak a rank",
+        "planned",
+        "process, ledger",
+        "process, measured",
+        "loss",
+        "gradient norm",
+        "tokens/s",
+        "model GFLOP",
+        "all GFLOP",
     ]);
     for r in runs {
         let gflop = |flops: u64| format!("{:.1}", flops as f64 / 1e9);
@@ -119,7 +140,7 @@ fn provenance(run: &Run) -> Table {
 /// The page's title.
 pub fn title(records: &Records) -> String {
     let name = records.runs.first().map_or("nothing", |r| &r.experiment);
-    format!("ablation: the ladder `{name}`")
+    format!("ablation: the ladder “{name}”")
 }
 
 /// The page.

@@ -117,7 +117,6 @@ fn chart(canvas: &Canvas, panel: &Panel, frame: &Frame, highest: u64, below: &st
     let (values, digits) = ticks(0.0, panel.seconds, 5);
     let values: Vec<_> = values.into_iter().map(|v| (v, format!("{v:.digits$}"))).collect();
     frame.x_axis(canvas, &x, &values, below)?;
-    canvas.text("s", (frame.right + 6.0, frame.bottom + 17.0), TEXT, Align::Left, false, GREY)?;
     if let Some(budget) = panel.run.budget_bytes {
         let at = y.at(budget as f64 / unit);
         canvas.dashed(&[(frame.left, at), (frame.right, at)], 1.8, INK.to_rgba(), 8.0, 5.0)?;
