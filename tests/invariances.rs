@@ -6,27 +6,11 @@ mod common;
 use ablation::device::IGNORED;
 use ablation::memory::category::Category;
 use ablation::model::config::ModelConfig;
-use ablation::model::layout::Slot;
 use ablation::model::rope::Rope;
-use ablation::parallel::shard::WeightSource;
 use ablation::train::toggles::*;
 use ablation::train::world::{Job, Row, plan, run};
 use common::*;
 use proptest::prelude::*;
-
-/// Repeatable values that need no file.
-struct Waves;
-
-impl WeightSource for Waves {
-    fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> anyhow::Result<()> {
-        let key = slot.name.bytes().fold(7.0, |k, b| (k * 31.0 + f64::from(b)) % 1009.0);
-        for (i, value) in out.iter_mut().enumerate() {
-            let wave = ((first + i) as f64 * 0.7391 + key).sin();
-            *value = if slot.rows == 1 { 1.0 + 0.1 * wave as f32 } else { 0.15 * wave as f32 };
-        }
-        Ok(())
-    }
-}
 
 fn config(heads: usize, kv_heads: usize, head_dim: usize, layers: usize, tied: bool) -> ModelConfig {
     ModelConfig {
@@ -80,12 +64,12 @@ fn near(a: &Left, b: &Left, what: &str) {
 fn keep_offload_and_every_change_no_bit() {
     let config = config(4, 2, 8, 5, true);
     let rows: Vec<Row> = (0..3).map(|i| row(75, 97, i)).collect();
-    let base = train(&config, &plain(), &Waves, &rows);
+    let base = train(&config, &plain(), &Hashed, &rows);
     for keep in [Keep::Inputs, Keep::Attention] {
         for offload in [Offload::None, Offload::Host] {
             for every in [1, 2, 3, 5] {
                 let toggles = Toggles { keep, offload, every, ..plain() };
-                same_bits(&train(&config, &toggles, &Waves, &rows), &base);
+                same_bits(&train(&config, &toggles, &Hashed, &rows), &base);
             }
         }
     }
@@ -97,7 +81,7 @@ fn the_same_run_twice_leaves_the_same_bits() {
     let rows: Vec<Row> = (0..2).map(|i| row(130, 97, i)).collect();
     for cp in [ContextParallel::Ring, ContextParallel::Ulysses] {
         let toggles = Toggles { cp, ranks: 4, moments: Moments::Bf16, ..plain() };
-        same_bits(&train(&config, &toggles, &Waves, &rows), &train(&config, &toggles, &Waves, &rows));
+        same_bits(&train(&config, &toggles, &Hashed, &rows), &train(&config, &toggles, &Hashed, &rows));
     }
 }
 
@@ -106,10 +90,10 @@ fn the_same_run_twice_leaves_the_same_bits() {
 fn tiles_and_chunks_change_the_order_of_sums_alone() {
     let config = config(6, 2, 8, 2, false);
     let rows = [row(203, 97, 3)];
-    let base = train(&config, &plain(), &Waves, &rows);
+    let base = train(&config, &plain(), &Hashed, &rows);
     for tile in [32, 37, 64, 100, 200] {
         for loss in [Loss::Full, Loss::Chunked { rows: tile }] {
-            let left = train(&config, &Toggles { tile, loss, ..plain() }, &Waves, &rows);
+            let left = train(&config, &Toggles { tile, loss, ..plain() }, &Hashed, &rows);
             near(&left, &base, &format!("{loss:?}, tile {tile}"));
             let (a, b) = (&left.outcome.steps[0].losses, &base.outcome.steps[0].losses);
             assert!(a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()), "{loss:?}, tile {tile}: token losses");
@@ -124,11 +108,11 @@ fn ranks_change_nothing_but_the_order_of_sums() {
     let config = config(8, 2, 8, 2, true);
     for length in [3, 96, 131] {
         let rows = [row(length, 97, 1)];
-        let base = train(&config, &plain(), &Waves, &rows);
+        let base = train(&config, &plain(), &Hashed, &rows);
         for cp in [ContextParallel::Ring, ContextParallel::Ulysses] {
             for ranks in [2, 4, 8] {
                 let toggles = Toggles { cp, ranks, loss: Loss::Chunked { rows: 32 }, ..plain() };
-                near(&train(&config, &toggles, &Waves, &rows), &base, &format!("{cp:?} × {ranks}, {length} tokens"));
+                near(&train(&config, &toggles, &Hashed, &rows), &base, &format!("{cp:?} × {ranks}, {length} tokens"));
             }
         }
     }
@@ -142,12 +126,12 @@ fn a_rank_without_targets_counts_for_nothing() {
     let labels = labelled.ids.iter().enumerate();
     labelled.labels = Some(labels.map(|(i, id)| if (40..52).contains(&i) { *id } else { IGNORED }).collect());
     let rows = [labelled];
-    let base = train(&config, &plain(), &Waves, &rows);
+    let base = train(&config, &plain(), &Hashed, &rows);
     assert_eq!(base.outcome.steps[0].valid_targets, 12);
     for cp in [ContextParallel::Ring, ContextParallel::Ulysses] {
         for ranks in [2, 4] {
             let toggles = Toggles { cp, ranks, ..plain() };
-            near(&train(&config, &toggles, &Waves, &rows), &base, &format!("{cp:?} × {ranks}"));
+            near(&train(&config, &toggles, &Hashed, &rows), &base, &format!("{cp:?} × {ranks}"));
         }
     }
 }
@@ -160,7 +144,7 @@ fn no_target_gives_zero_loss_and_zero_gradients() {
     let rows = [Row { labels: Some(vec![IGNORED; ids.len()]), ids }];
     for (cp, ranks) in [(ContextParallel::None, 1), (ContextParallel::Ring, 2)] {
         for loss in [Loss::Full, Loss::Chunked { rows: 16 }] {
-            let left = train(&config, &Toggles { loss, cp, ranks, ..plain() }, &Waves, &rows);
+            let left = train(&config, &Toggles { loss, cp, ranks, ..plain() }, &Hashed, &rows);
             assert_eq!((left.outcome.steps[0].loss, left.outcome.steps[0].gradient_norm), (0.0, 0.0));
             assert!(left.gradients.values().flatten().all(|g| *g == 0.0));
         }
@@ -173,10 +157,10 @@ fn no_target_gives_zero_loss_and_zero_gradients() {
 fn an_update_under_clipping_does_not_depend_on_sharding() {
     let config = config(4, 2, 8, 2, true);
     let rows: Vec<Row> = (0..2).map(|i| row(80, 97, i)).collect();
-    let base = train(&config, &plain(), &Waves, &rows);
+    let base = train(&config, &plain(), &Hashed, &rows);
     assert!(base.outcome.steps[0].gradient_norm > 1.0, "nothing is clipped here");
     for cp in [ContextParallel::Ring, ContextParallel::Ulysses] {
-        let left = train(&config, &Toggles { cp, ranks: 4, ..plain() }, &Waves, &rows);
+        let left = train(&config, &Toggles { cp, ranks: 4, ..plain() }, &Hashed, &rows);
         let (tensor, off) = farthest(&left.weights, &base.weights);
         assert!(off <= 1e-4, "{tensor} is off by {off}");
         let norms = (left.outcome.steps[0].gradient_norm, base.outcome.steps[0].gradient_norm);
@@ -192,8 +176,8 @@ fn later_tokens_do_not_reach_earlier_losses() {
     changed.ids[50] = (changed.ids[50] + 1) % 97;
     for (cp, ranks) in [(ContextParallel::None, 1), (ContextParallel::Ring, 4), (ContextParallel::Ulysses, 4)] {
         let toggles = Toggles { cp, ranks, ..plain() };
-        let a = train(&config, &toggles, &Waves, std::slice::from_ref(&first));
-        let b = train(&config, &toggles, &Waves, std::slice::from_ref(&changed));
+        let a = train(&config, &toggles, &Hashed, std::slice::from_ref(&first));
+        let b = train(&config, &toggles, &Hashed, std::slice::from_ref(&changed));
         let (a, b) = (&a.outcome.steps[0].losses, &b.outcome.steps[0].losses);
         assert!(a[..49] == b[..49], "{cp:?}: an earlier loss changed");
         assert!(a[49] != b[49] && a[50..63].iter().zip(&b[50..63]).all(|(a, b)| a != b), "{cp:?}: a later one did not");
@@ -220,7 +204,7 @@ fn any_toggles() -> impl Strategy<Value = (Toggles, usize, bool)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// All toggles at once: the plain step's loss and gradients; and the plan's peak
     /// equals the ledger's, by category, to the byte.
@@ -228,8 +212,8 @@ proptest! {
     fn any_setting_computes_the_plain_step_as_planned((toggles, length, tied) in any_toggles()) {
         let config = config(4, 2, 8, 3, tied);
         let rows = [row(length, 97, 4), row(length, 97, 9)];
-        let left = train(&config, &toggles, &Waves, &rows);
-        near(&train(&config, &toggles, &Waves, &rows[..1]), &train(&config, &plain(), &Waves, &rows[..1]), "plain");
+        let left = train(&config, &toggles, &Hashed, &rows);
+        near(&train(&config, &toggles, &Hashed, &rows[..1]), &train(&config, &plain(), &Hashed, &rows[..1]), "plain");
         let (planned, result) = plan(&config, &toggles, None, length);
         result.unwrap();
         for rank in &left.outcome.ranks {
@@ -267,7 +251,7 @@ fn a_budget_one_byte_under_the_plan_is_refused() {
                 optimizer,
                 budget: Some(budget),
                 rows: &rows,
-                source: &Waves,
+                source: &Hashed,
             };
             let outcome = run(&job, &Default::default(), &|_| {});
             match outcome.error {

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use ablation::device::IGNORED;
+use ablation::mix::mix;
 use ablation::model::config::ModelConfig;
 use ablation::model::layout::Slot;
 use ablation::model::rope::{Rope, Yarn};
@@ -24,6 +25,21 @@ impl WeightSource for Named {
     fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> anyhow::Result<()> {
         let values = self.0.get(&slot.name).ok_or_else(|| anyhow::anyhow!("no tensor {}", slot.name))?;
         out.copy_from_slice(&values[first..first + out.len()]);
+        Ok(())
+    }
+}
+
+/// Repeatable values that need no file: uniform, by name and element.
+pub struct Hashed;
+
+impl WeightSource for Hashed {
+    fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> anyhow::Result<()> {
+        let key = slot.name.bytes().fold(7, |key, byte| mix(key ^ u64::from(byte)));
+        for (i, value) in out.iter_mut().enumerate() {
+            let bits = mix(key ^ (first + i) as u64) >> 40;
+            let uniform = bits as f32 / (1 << 23) as f32 - 1.0;
+            *value = if slot.rows == 1 { 1.0 + 0.1 * uniform } else { 0.25 * uniform };
+        }
         Ok(())
     }
 }
