@@ -26,7 +26,7 @@ fn parse(text: &str, units: &[(&str, f64)]) -> Option<u64> {
     let number = number.trim().replace('_', "");
     let plain = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let value = number.parse::<f64>().ok().filter(|_| plain)? * factor;
-    (value >= 0.0 && value < 9.2e18 && value.fract() == 0.0).then_some(value as u64)
+    ((0.0..9.2e18).contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
 
 /// "80GiB", "1.5 MiB", "1048576": bytes. GiB is 2³⁰ bytes, GB is 10⁹.

@@ -12,13 +12,11 @@ use crate::error::BadInput;
 ///
 /// Without a command it runs the built-in ladder `small`: a few minutes on two cores.
 #[derive(Debug, Parser)]
-#[command(version = VERSION, about, long_about, after_help = EXIT_CODES)]
+#[command(version = crate::ladder::machine::version(), about, long_about, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 }
-
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ABLATION_REVISION"), ")");
 
 const EXIT_CODES: &str = "Exit status: 0 done (runs that were expected not to fit included), \
                           1 a run failed, 2 bad input, 130 ended by Ctrl-C.";

@@ -73,7 +73,7 @@ impl Device for Dry {
     }
 
     fn allocate(&self, place: Place, category: Category, dtype: DType, elements: usize) -> Result<DryBuffer> {
-        let lease = self.ledger.lease(place, category, elements as u64 * dtype.bytes())?;
+        let lease = self.ledger.lease(place, category, elements as u64 * dtype.bytes()).map_err(|refusal| *refusal)?;
         Ok(DryBuffer { elements, dtype, lease })
     }
     fn upload_ids(&self, category: Category, ids: &[u32]) -> Result<DryBuffer> {

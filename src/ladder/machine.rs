@@ -1,5 +1,7 @@
 //! What ran the program: recorded with every run.
 
+use std::sync::LazyLock;
+
 /// The machine and the program.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -8,6 +10,8 @@ pub struct Machine {
     pub cores: u32,
     pub program_version: &'static str,
     pub git_revision: &'static str,
+    /// Where the program stands in a Nix store, if it does.
+    pub store_path: Option<String>,
 }
 
 fn first_line(path: &str) -> Option<String> {
@@ -20,6 +24,23 @@ fn cpu_name() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_string())
 }
 
+/// The package's path in the Nix store: the fourth part of "/nix/store/HASH-NAME/bin/…".
+fn store_path() -> Option<String> {
+    let program = std::env::current_exe().ok()?;
+    let program = program.to_str()?;
+    let package = program.strip_prefix("/nix/store/")?.split('/').next()?;
+    Some(format!("/nix/store/{package}"))
+}
+
+/// Version, revision and, under Nix, store path: what `--version` prints.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let program = concat!(env!("CARGO_PKG_VERSION"), " (", env!("ABLATION_REVISION"), ")");
+        store_path().map_or(program.to_string(), |path| format!("{program} {path}"))
+    });
+    &VERSION
+}
+
 impl Machine {
     /// This one.
     pub fn here() -> Machine {
@@ -29,6 +50,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             program_version: env!("CARGO_PKG_VERSION"),
             git_revision: env!("ABLATION_REVISION"),
+            store_path: store_path(),
         }
     }
 }

@@ -160,6 +160,7 @@ pub(super) fn record(
         device: "cpu".to_string(),
         program_version: machine.program_version.to_string(),
         git_revision: machine.git_revision.to_string(),
+        store_path: machine.store_path.clone(),
         experiment_toml: experiment_toml.to_string(),
         host_name: machine.host_name.clone(),
         cpu: machine.cpu.clone(),

@@ -78,10 +78,10 @@ fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
         ContextParallel::None => 1,
         _ if t.ranks == 1 => bad_input!("cp is set but ranks = 1: set ranks, or cp = \"none\""),
         ContextParallel::Ring => 2 * t.ranks,
-        ContextParallel::Ulysses if heads % t.ranks != 0 => {
+        ContextParallel::Ulysses if !heads.is_multiple_of(t.ranks) => {
             bad_input!("ulysses shares {heads} attention heads out over ranks: {} does not divide them", t.ranks)
         }
-        ContextParallel::Ulysses if kv_heads % t.ranks != 0 && t.ranks % kv_heads != 0 => {
+        ContextParallel::Ulysses if !kv_heads.is_multiple_of(t.ranks) && !t.ranks.is_multiple_of(kv_heads) => {
             bad_input!("ulysses: {kv_heads} KV heads and {} ranks: one must divide the other", t.ranks)
         }
         ContextParallel::Ulysses => t.ranks,

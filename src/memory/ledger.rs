@@ -136,7 +136,7 @@ impl Ledger {
     }
 
     /// Takes `bytes` at `place`, or says why not.
-    pub fn lease(&self, place: Place, category: Category, bytes: u64) -> Result<Lease, OutOfMemory> {
+    pub fn lease(&self, place: Place, category: Category, bytes: u64) -> Result<Lease, Box<OutOfMemory>> {
         let mut guard = self.books();
         let books = &mut *guard;
         let held = &mut books.current[place as usize];
@@ -144,7 +144,7 @@ impl Ledger {
         if let (Place::Device, Some(budget)) = (place, self.0.budget)
             && total > budget
         {
-            return Err(OutOfMemory { asked: bytes, category, budget, held: *held, mark: books.mark });
+            return Err(Box::new(OutOfMemory { asked: bytes, category, budget, held: *held, mark: books.mark }));
         }
         held.0[category as usize] += bytes;
         let held = *held;
@@ -205,11 +205,10 @@ impl Lease {
     /// Enters the bytes under another category: a buffer has changed its purpose.
     pub fn recategorize(&mut self, category: Category) {
         let mut guard = self.ledger.books();
-        let books = &mut *guard;
-        for bytes in [&mut books.current[self.place as usize]] {
-            bytes.0[self.category as usize] -= self.bytes;
-            bytes.0[category as usize] += self.bytes;
-        }
+        let held = &mut guard.current[self.place as usize];
+        held.0[self.category as usize] -= self.bytes;
+        held.0[category as usize] += self.bytes;
+        drop(guard);
         self.category = category;
     }
 }

@@ -71,7 +71,7 @@ impl<D: Device, C: Comm<D>> Attention<'_, D, C> {
         match self.scheme {
             Scheme::Whole => {
                 let output = self.output()?;
-                let (q, k, v) = self.views(qkv);
+                let Qkv { q, k, v } = self.views(qkv);
                 let (o, lse) = self.output_views(&output);
                 self.device.attention(&self.shape, q, k, v, o, lse)?;
                 Ok(output)
@@ -87,9 +87,9 @@ impl<D: Device, C: Comm<D>> Attention<'_, D, C> {
         match self.scheme {
             Scheme::Whole => {
                 let gradient = self.gradients()?;
-                let (q, k, v) = self.views(&qkv);
+                let Qkv { q, k, v } = self.views(&qkv);
                 let (o, lse) = self.output_views(&output);
-                let (dq, dk, dv) = self.views(&gradient);
+                let Qkv { q: dq, k: dk, v: dv } = self.views(&gradient);
                 let d_o = Mat::new(&d_o, self.tokens, self.q_cols());
                 let out = AttentionGradients { dq, dk, dv, accumulate: false };
                 self.device.attention_backward(&self.shape, q, k, v, o, d_o, lse, out)?;
@@ -106,12 +106,9 @@ impl<D: Device, C: Comm<D>> Attention<'_, D, C> {
         Ok(Qkv { q: take(q)?, k: take(kv)?, v: take(kv)? })
     }
 
-    pub(super) fn views<'b>(
-        &self,
-        qkv: &'b Qkv<D::Buffer>,
-    ) -> (Mat<'b, D::Buffer>, Mat<'b, D::Buffer>, Mat<'b, D::Buffer>) {
+    pub(super) fn views<'b>(&self, qkv: &'b Qkv<D::Buffer>) -> Qkv<Mat<'b, D::Buffer>> {
         let (t, kv) = (self.tokens, self.kv_cols());
-        (Mat::new(&qkv.q, t, self.q_cols()), Mat::new(&qkv.k, t, kv), Mat::new(&qkv.v, t, kv))
+        Qkv { q: Mat::new(&qkv.q, t, self.q_cols()), k: Mat::new(&qkv.k, t, kv), v: Mat::new(&qkv.v, t, kv) }
     }
 
     /// A buffer of keys, values or their gradients as a matrix.

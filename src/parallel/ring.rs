@@ -68,7 +68,7 @@ pub(super) fn forward<D: Device, C: Comm<D>>(a: &Attention<D, C>, qkv: &Qkv<D::B
     let (rank, ranks, t) = (a.comm.rank(), a.comm.ranks(), a.tokens);
     let output = a.output()?;
     let (o, lse) = a.output_views(&output);
-    let (q, k, v) = a.views(qkv);
+    let Qkv { q, k, v } = a.views(qkv);
     let mut slots: Slots<D::Buffer> = [None, None];
     let mut arriving = if ranks > 1 { Some(rotate_kv(a, qkv, &mut slots, 0)?) } else { None };
     a.device.attention(&a.shape, q, k, v, o, lse)?;
@@ -107,12 +107,12 @@ pub(super) fn backward<D: Device, C: Comm<D>>(
     let (rank, ranks, t) = (a.comm.rank(), a.comm.ranks(), a.tokens);
     let (o, lse) = a.output_views(&output);
     let d_o = Mat::new(&d_o, t, a.q_cols());
-    let (q, k, v) = a.views(&qkv);
+    let Qkv { q, k, v } = a.views(&qkv);
 
     let mut slots: Slots<D::Buffer> = [None, None];
     let mut kv_arriving = if ranks > 1 { Some(rotate_kv(a, &qkv, &mut slots, 0)?) } else { None };
     let gradient = a.gradients()?;
-    let (dq, dk, dv) = a.views(&gradient);
+    let Qkv { q: dq, k: dk, v: dv } = a.views(&gradient);
     let out = AttentionGradients { dq, dk, dv, accumulate: false };
     a.device.attention_backward(&a.shape, q, k, v, o, d_o, lse, out)?;
     let Qkv { q: dq, k: dk, v: dv } = gradient;

@@ -35,7 +35,7 @@ table!(Run, runs, read_runs, {
     model_flops => "model_flops", hardware_flops => "hardware_flops",
     communication_bytes => "communication_bytes", host_link_bytes => "host_link_bytes",
     seed => "seed", text => "text", device => "device", program_version => "program_version",
-    git_revision => "git_revision", experiment_toml => "experiment_toml", host_name => "host_name", cpu => "cpu",
+    git_revision => "git_revision", store_path => "store_path", experiment_toml => "experiment_toml", host_name => "host_name", cpu => "cpu",
     cores => "cores", gpu => "gpu", driver => "driver", started_unix_ms => "started_unix_ms",
 });
 

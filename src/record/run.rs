@@ -147,6 +147,8 @@ pub struct Run {
     pub device: String,
     pub program_version: String,
     pub git_revision: String,
+    /// The program's path in a Nix store, where it ran from one.
+    pub store_path: Option<String>,
     /// The experiment file, whole, with the command line's changes applied.
     pub experiment_toml: String,
     pub host_name: String,

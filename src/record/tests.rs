@@ -61,6 +61,7 @@ fn run(number: u32) -> Run {
         device: "cpu".to_string(),
         program_version: "0".to_string(),
         git_revision: "".to_string(),
+        store_path: None,
         experiment_toml: "name = 1".to_string(),
         host_name: "h".to_string(),
         cpu: "c".to_string(),

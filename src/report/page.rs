@@ -115,6 +115,9 @@ fn provenance(run: &Run) -> Table {
     let mut table = Table::new(&["what", "value"]);
     let mut row = |what: &str, value: String| table.rows.push(vec![what.to_string(), value]);
     row("program", format!("ablation {}, revision {}", run.program_version, run.git_revision));
+    if let Some(path) = &run.store_path {
+        row("built by Nix", path.clone());
+    }
     row("device", format!("{}: {}, {} cores", run.device, run.cpu, run.cores));
     row("host", run.host_name.clone());
     row(

@@ -6,6 +6,7 @@
 //! and reused by every step.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use anyhow::{Result, anyhow};
 
@@ -55,11 +56,13 @@ impl<D: Device> Saved<D> {
             return Ok(None);
         }
         let key = (layer, kind);
-        if !self.host.contains_key(&key) {
-            let host = device.allocate(Place::Host, kind.category(), buffer.dtype(), buffer.elements())?;
-            self.host.insert(key, host);
-        }
-        let host = self.host.get(&key).ok_or_else(|| anyhow!("no host memory for {key:?}"))?;
+        let host = match self.host.entry(key) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(new) => {
+                new.insert(device.allocate(Place::Host, kind.category(), buffer.dtype(), buffer.elements())?)
+            }
+        };
+        let host = &*host;
         let computed = device.record(Lane::Compute)?;
         device.wait(Lane::Out, &computed)?;
         device.copy(Lane::Out, Mat::flat(buffer), Mat::flat(host))?;

@@ -134,7 +134,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     }
 
     fn is_checkpoint(&self, layer: usize) -> bool {
-        layer % self.toggles.every == 0
+        layer.is_multiple_of(self.toggles.every)
     }
 
     /// Embedding and all layers; keeps what the toggles say; returns the last hidden states.

@@ -60,7 +60,7 @@ impl Device for Cpu {
     }
 
     fn allocate(&self, place: Place, category: Category, dtype: DType, elements: usize) -> Result<CpuBuffer> {
-        let lease = self.ledger.lease(place, category, elements as u64 * dtype.bytes())?;
+        let lease = self.ledger.lease(place, category, elements as u64 * dtype.bytes()).map_err(|refusal| *refusal)?;
         let cpu = &candle_core::Device::Cpu;
         let tensor = match dtype {
             DType::F32 => Tensor::from_vec(vec![f32::NAN; elements], elements, cpu)?,

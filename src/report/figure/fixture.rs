@@ -100,6 +100,7 @@ fn run(number: u32, rung: &str, purpose: &str, length: u64) -> Run {
         device: "cpu".into(),
         program_version: "0.1.0".into(),
         git_revision: String::new(),
+        store_path: None,
         experiment_toml: "[[rung]]\nname = \"ring\"\nstop_at = 6144\n[[rung]]\nname = \"ulysses\"\nstop_at = \"6k\""
             .into(),
         host_name: String::new(),

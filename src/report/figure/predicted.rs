@@ -12,6 +12,9 @@ use crate::record::run::{Run, Status};
 
 const SIZE: (u32, u32) = (1000, 640);
 
+/// A figure of a run, where it has one.
+type Value = fn(&Run) -> Option<f64>;
+
 /// Rungs of one length stand this far apart, pixels.
 const ASIDE: f64 = 5.0;
 
@@ -89,7 +92,7 @@ fn chart(canvas: &Canvas, rungs: &[Rung], text: &str) -> Result<()> {
     let top = title(canvas, text, f64::from(SIZE.0))?.max(80.0);
     let bottom = f64::from(SIZE.1) - 106.0;
     let marks = length_ticks(rungs.iter().flat_map(runs).map(|r| r.length_tokens));
-    let panels: [(&str, &str, fn(&Run) -> Option<f64>); 2] =
+    let panels: [(&str, &str, Value); 2] =
         [("Plan against ledger", "a rank's device", plan), ("Allocator against ledger", "whole process", measured)];
     for (i, (name, what, value)) in panels.into_iter().enumerate() {
         let left = 88.0 + 495.0 * i as f64;

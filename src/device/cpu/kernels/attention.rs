@@ -39,7 +39,12 @@ impl Attention {
     }
 
     fn check(&self, q: Rows, k: Rows, v: Rows) {
-        assert!(self.heads % self.kv_heads == 0, "attention: {} heads for {} KV heads", self.heads, self.kv_heads);
+        assert!(
+            self.heads.is_multiple_of(self.kv_heads),
+            "attention: {} heads for {} KV heads",
+            self.heads,
+            self.kv_heads
+        );
         assert!(q.cols == self.heads * self.head_dim, "attention: columns of the queries");
         assert!(k.cols == self.kv_heads * self.head_dim && v.cols == k.cols, "attention: columns of keys, values");
         assert!(k.rows == v.rows && (!self.causal || q.rows == k.rows), "attention: numbers of keys");

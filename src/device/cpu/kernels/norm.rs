@@ -10,7 +10,7 @@ pub(super) fn inverse_rms(x: &[f32], eps: f32) -> f32 {
 }
 
 /// dx of one row of a norm with weights: r·(w·dy − x̂·mean(w·dy·x̂)), x̂ = r·x. Calls
-/// `out(i, dx)` for each element and `d_weight(i, dy·x̂)`.
+/// `out(i, dx)` for each element.
 #[inline(always)]
 pub(super) fn backward_row(
     x: &[f32],
@@ -18,14 +18,11 @@ pub(super) fn backward_row(
     r: f32,
     dy: impl Fn(usize) -> f32,
     mut out: impl FnMut(usize, f32),
-    mut d_weight: impl FnMut(usize, f32),
 ) {
     let n = x.len();
     let mean = super::simd::sum((0..n).map(|i| weight(i) * dy(i) * (r * x[i]))) / n as f32;
-    for i in 0..n {
-        let normed = r * x[i];
-        out(i, r * (weight(i) * dy(i) - normed * mean));
-        d_weight(i, dy(i) * normed);
+    for (i, x) in x.iter().enumerate() {
+        out(i, r * (weight(i) * dy(i) - r * x * mean));
     }
 }
 
@@ -50,7 +47,7 @@ pub fn rms_norm_backward(x: Rows, weight: &[f32], eps: f32, dy: Rows, dx: RowsMu
     each(dx.blocks(BLOCK, 0), |(start, mut dx)| {
         for i in 0..dx.rows {
             let (x, dy, dx) = (x.row(start + i), dy.row(start + i), dx.row_mut(i));
-            backward_row(x, |j| weight[j], inverse_rms(x, eps), |j| dy[j], |j, d| dx[j] += d, |_, _| {});
+            backward_row(x, |j| weight[j], inverse_rms(x, eps), |j| dy[j], |j, d| dx[j] += d);
         }
     });
     sum_blocks(x.rows, d_weight, |rows, sum| {

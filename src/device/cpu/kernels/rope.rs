@@ -21,7 +21,7 @@ pub fn rope_table(inv_freq: &[f64], positions: &[u32], attention_factor: f64, mu
 /// `x` [tokens, heads · head_dim] in place: head norm (none without a weight), then
 /// out = x·cos + rotate_half(x)·sin with halves of a head, as transformers has it.
 pub fn head_norm_rope(x: RowsMut, weight: Option<&[f32]>, eps: f32, cos: Rows, sin: Rows, head_dim: usize) {
-    assert!(x.cols % head_dim == 0 && cos.rows == x.rows && cos.cols * 2 == head_dim, "rope: shapes");
+    assert!(x.cols.is_multiple_of(head_dim) && cos.rows == x.rows && cos.cols * 2 == head_dim, "rope: shapes");
     let half = head_dim / 2;
     each(x.blocks(BLOCK, 0), |(start, mut x)| {
         for i in 0..x.rows {
@@ -84,7 +84,7 @@ pub fn head_norm_rope_backward(
         for i in 0..dy.rows {
             let x = x_raw.row(start + i);
             for (x, dy) in x.chunks_exact(head_dim).zip(dy.row_mut(i).chunks_exact_mut(head_dim)) {
-                backward_row(x, |j| weight[j], inverse_rms(x, eps), |j| dy[j], |j, d| dx[j] = d, |_, _| {});
+                backward_row(x, |j| weight[j], inverse_rms(x, eps), |j| dy[j], |j, d| dx[j] = d);
                 dy.copy_from_slice(&dx);
             }
         }
