@@ -83,6 +83,13 @@ fn a_ladder_leaves_records_figures_and_a_page_that_needs_nothing_else() {
     let beyond = records.runs.iter().find(|r| r.purpose == "beyond").unwrap();
     assert_eq!(beyond.status, ablation::record::run::Status::OutOfMemory);
     assert!(beyond.reason.contains("loss = \"chunked\""), "{}", beyond.reason);
+    // The heap agrees with the ledger: within 2 % or 1 MiB. The plan equals it.
+    for run in records.runs.iter().filter(|r| r.status == ablation::record::run::Status::Ok) {
+        let (ledger, heap) = (run.peak_process_ledger_bytes, run.peak_process_measured_bytes);
+        assert!(heap >= ledger && heap - ledger <= (ledger / 50).max(1 << 20), "{}: {ledger} and {heap}", run.rung);
+        assert_eq!(run.peak_device_bytes, run.predicted_peak_device_bytes);
+        assert_eq!(run.peak_host_bytes, run.predicted_peak_host_bytes);
+    }
     assert!(records.runs.iter().any(|r| r.rung == "ring" && r.ranks == 2 && r.loss.len() == 2));
 
     // The report again, from the Parquet alone: the same page.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::Result;
 
 use crate::bad_input;
-use crate::ladder::attempt::attempts;
+use crate::ladder::attempt::{Purpose, attempts, describe};
 use crate::ladder::experiment::Experiment;
 use crate::ladder::{run, validate};
 use crate::record::parquet::FILES;
@@ -98,10 +98,18 @@ pub fn run(command: &Run) -> Result<u8> {
     let dir = command.out.clone().unwrap_or_else(|| free_folder(&e.name));
     prepare(&dir)?;
 
+    for a in attempts.iter().filter(|a| a.purpose == Purpose::Longest && !a.rung.toggles.rope.covers(a.length)) {
+        eprintln!("note: {}: YaRN's factor × original length covers fewer tokens: raise the factor", describe(a));
+    }
+
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = cancelled.clone();
     ctrlc::set_handler(move || flag.store(true, Relaxed))?;
     let ended = run::ladder(&e, &attempts, &corpus, &dir, &cancelled)?;
+    if ended.cancelled && !dir.join(FILES[0]).exists() {
+        eprintln!("ended before the first run was done: {} holds nothing", dir.display());
+        return Ok(130);
+    }
     let report = crate::report::render(&dir)?;
     println!("{}", report.summary);
     Ok(match (ended.cancelled, ended.failed) {

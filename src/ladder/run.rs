@@ -79,6 +79,10 @@ pub fn ladder(
     let mut ended = Ended { failed: 0, cancelled: false };
     for (number, attempt) in attempts.iter().enumerate() {
         bar.set_message(describe(attempt));
+        if bar.is_hidden() {
+            // Not a terminal: a line an attempt instead of the bar.
+            eprintln!("[{}/{}] {}", number + 1, attempts.len(), describe(attempt));
+        }
         let before = bar.position();
         let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
         let measured =
