@@ -133,7 +133,11 @@ fn panel(canvas: &Canvas, rungs: &[Rung], frame: &Frame, marks: &[u64], value: f
     canvas.line(&[(frame.left, y.at(0.0)), (frame.right, y.at(0.0))], 1.5, GREY.to_rgba())?;
     for rung in rungs {
         for (run, value) in runs(rung).filter_map(|r| Some((r, value(r)?))) {
-            let aside = (rung.index as f64 - (rungs.len() as f64 - 1.0) / 2.0) * ASIDE;
+            // Rungs that ran this length stand side by side around it.
+            let same = |r: &&Rung| runs(r).any(|other| other.length_tokens == run.length_tokens);
+            let sharing: Vec<usize> = rungs.iter().filter(same).map(|r| r.index).collect();
+            let place = sharing.iter().position(|i| *i == rung.index).unwrap_or(0) as f64;
+            let aside = (place - (sharing.len() as f64 - 1.0) / 2.0) * ASIDE;
             rung.mark(canvas, (x.at(run.length_tokens as f64) + aside, y.at(value)))?;
         }
     }
