@@ -156,3 +156,30 @@ fn bad_input_is_one_message_and_leaves_nothing() {
     assert_eq!(ablation(dir.path(), &["run", "--nonsense"]).status.code(), Some(2));
     assert!(text(&ablation(dir.path(), &["--version"]).stdout).starts_with("ablation "));
 }
+
+/// Ctrl-C ends the run within a layer; what is done is on disk, whole, and reported.
+#[test]
+#[cfg(unix)]
+fn an_interrupt_keeps_what_is_done() {
+    let dir = folder();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ablation"))
+        .args(["run", "tiny.toml", "--out", "out", "--steps", "100000", "--only", "ring"])
+        .current_dir(dir.path())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let runs = dir.path().join("out/runs.parquet");
+    let patience = std::time::Instant::now();
+    while !runs.exists() {
+        assert!(patience.elapsed().as_secs() < 60, "no run was recorded");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    let records = ablation::record::Records::read(&dir.path().join("out")).unwrap();
+    assert!(!records.runs.is_empty() && records.runs.iter().all(|r| r.purpose == "curve"));
+    assert!(dir.path().join("out/report.html").exists());
+}

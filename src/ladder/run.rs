@@ -18,8 +18,8 @@ use crate::memory::ledger::OutOfMemory;
 use crate::model::init::SeededWeights;
 use crate::record::Records;
 use crate::record::run::Status;
-use crate::train::step::Optimizer;
-use crate::train::world::{Cancelled, Job, Row, run};
+use crate::train::step::{Cancelled, Optimizer};
+use crate::train::world::{Job, Row, run};
 
 /// How a ladder ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

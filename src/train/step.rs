@@ -1,5 +1,7 @@
 //! The training step: forward, loss, backward, update, written once for every device.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use anyhow::Result;
 
 use super::saved::{Kind, Saved};
@@ -59,7 +61,14 @@ pub struct Trainer<'a, D: Device, C> {
     pub parameters: Parameters<D>,
     saved: Saved<D>,
     step: u32,
+    /// Set from outside to end the run at the next mark.
+    cancelled: &'a AtomicBool,
 }
+
+/// The run was ended from outside.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("cancelled")]
+pub struct Cancelled;
 
 impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     /// Takes memory for this rank's part of the model and fills it.
@@ -69,11 +78,21 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         config: &'a ModelConfig,
         toggles: &'a Toggles,
         source: &dyn WeightSource,
+        cancelled: &'a AtomicBool,
     ) -> Result<Self> {
         device.ledger().mark(0, Phase::Load, None);
         let world = (comm.rank(), comm.ranks());
         let parameters = Parameters::load(device, layout::units(config), toggles.moments.dtype(), world, source)?;
-        Ok(Trainer { device, comm, config, toggles, parameters, saved: Saved::new(toggles.offload), step: 0 })
+        Ok(Trainer {
+            device,
+            comm,
+            config,
+            toggles,
+            parameters,
+            saved: Saved::new(toggles.offload),
+            step: 0,
+            cancelled,
+        })
     }
 
     /// One step on this rank's part of a row: loss, gradients, update.
@@ -84,14 +103,19 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         Ok(StepResult { loss, gradient_norm, losses })
     }
 
-    fn mark(&self, phase: Phase, layer: Option<usize>) {
+    /// Says where the rank is; ends the run here if that was asked for.
+    fn mark(&self, phase: Phase, layer: Option<usize>) -> Result<()> {
+        if self.cancelled.load(Relaxed) {
+            return Err(Cancelled.into());
+        }
         self.device.ledger().mark(self.step, phase, layer.map(|l| l as u32));
+        Ok(())
     }
 
     /// Forward, loss and backward: leaves the gradients, returns the mean loss over the
     /// whole sequence and the loss of each of this rank's tokens.
     pub fn gradients(&mut self, part: &split::Part) -> Result<(f64, Vec<f32>)> {
-        self.mark(Phase::Forward, None);
+        self.mark(Phase::Forward, None)?;
         let device = self.device;
         let tokens = part.ids.len();
         let ids = device.upload_ids(Category::Tokens, &part.ids)?;
@@ -150,7 +174,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         drop(whole);
 
         for layer in 0..self.config.num_hidden_layers {
-            self.mark(Phase::Forward, Some(layer));
+            self.mark(Phase::Forward, Some(layer))?;
             let whole = match ahead.take() {
                 Some(whole) => whole,
                 None => self.parameters.gather(device, comm, self.layer_unit(layer))?,
@@ -183,7 +207,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
 
     /// Head and loss: turns the last hidden states into their gradient.
     fn loss(&mut self, mut x: D::Buffer, targets: &D::Buffer, losses: &D::Buffer, valid: u64) -> Result<D::Buffer> {
-        self.mark(Phase::Loss, None);
+        self.mark(Phase::Loss, None)?;
         let (device, comm) = (self.device, self.comm);
         x.recategorize(Category::Working);
         let tied = self.config.tie_word_embeddings;
@@ -240,7 +264,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
             let start = (end - 1) / self.toggles.every * self.toggles.every;
             let mut inputs = self.recompute_inputs(block, start, end)?;
             for layer in (start..end).rev() {
-                self.mark(Phase::Backward, Some(layer));
+                self.mark(Phase::Backward, Some(layer))?;
                 let whole = match ahead.take() {
                     Some(whole) => whole,
                     None => self.parameters.gather(device, comm, self.layer_unit(layer))?,
@@ -269,7 +293,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
             }
             end = start;
         }
-        self.mark(Phase::Backward, None);
+        self.mark(Phase::Backward, None)?;
         let gradient = self.parameters.begin_gradient(device, 0)?;
         let d_table = self.parameters.gradient(&gradient).mat(Part::Embedding);
         device.embedding_backward(ids, 0, Mat::new(&dy, block.tokens, self.config.hidden_size), d_table)?;
@@ -286,7 +310,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         }
         let mut inputs = vec![self.saved.take(self.device, start, Kind::Input)?];
         for layer in start..end - 1 {
-            self.mark(Phase::Backward, Some(layer));
+            self.mark(Phase::Backward, Some(layer))?;
             let whole = self.parameters.gather(self.device, self.comm, self.layer_unit(layer))?;
             let weights = self.parameters.weights(self.device, &whole)?;
             let x = &inputs[layer - start];
@@ -305,7 +329,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
 
     /// Clips by the global norm and updates this rank's part; returns the norm.
     fn update(&mut self, optimizer: &Optimizer) -> Result<f64> {
-        self.mark(Phase::Update, None);
+        self.mark(Phase::Update, None)?;
         let squares = self.parameters.gradient_squares(self.device)?;
         let norm = self.comm.sum(&[squares])?[0].sqrt();
         // torch.nn.utils.clip_grad_norm_: never enlarges, 1e-6 in the denominator.

@@ -1,7 +1,7 @@
 //! A run's ranks: threads of this process, each with a device and a ledger of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Result, anyhow};
 
@@ -87,7 +87,7 @@ fn since(before: Counts, after: Counts) -> Counts {
 }
 
 /// Runs the steps on CPU ranks. `progress` is called after each step of rank 0;
-/// `cancelled` ends the run at the next step.
+/// `cancelled` ends the run at the next layer.
 pub fn run(job: &Job, cancelled: &AtomicBool, progress: &(dyn Fn(usize) + Sync)) -> Outcome {
     run_with(job, cancelled, progress, &|_| Ok(()))
 }
@@ -112,11 +112,8 @@ pub fn run_with(
                     let mut counts = Counts::default();
                     let work = std::panic::AssertUnwindSafe(|| {
                         let comm = world.comm(rank);
-                        let mut trainer = Trainer::new(&device, &comm, job.config, job.toggles, job.source)?;
+                        let mut trainer = Trainer::new(&device, &comm, job.config, job.toggles, job.source, cancelled)?;
                         for (number, row) in job.rows.iter().enumerate() {
-                            if cancelled.load(Relaxed) {
-                                return Err(anyhow::Error::new(Cancelled));
-                            }
                             let before = device.meter().read();
                             steps.push(step(&mut trainer, job, row)?);
                             counts = since(before, device.meter().read());
@@ -150,11 +147,6 @@ pub fn run_with(
 
 /// A trainer on a CPU rank.
 pub type CpuTrainer<'a> = Trainer<'a, Cpu, crate::parallel::local::LocalComm<crate::device::cpu::CpuShared>>;
-
-/// The run was ended from outside.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("cancelled")]
-pub struct Cancelled;
 
 /// A rank's view of a step.
 struct RankStep {
@@ -220,9 +212,10 @@ pub fn plan(config: &ModelConfig, toggles: &Toggles, budget: Option<u64>, length
     }
     let device = Dry::new(budget, DType::F32);
     let comm = DryComm::new(toggles.ranks);
+    let never = AtomicBool::new(false);
     let mut counts = Counts::default();
     let mut work = || {
-        let mut trainer = Trainer::new(&device, &comm, config, toggles, &Nothing)?;
+        let mut trainer = Trainer::new(&device, &comm, config, toggles, &Nothing, &never)?;
         let optimizer = Optimizer { learning_rate: 0.0, steps: 2, max_gradient_norm: 1.0, seed: 0 };
         let part = split(&vec![0; length], None, toggles.cp.scheme(), toggles.ranks, 0)?;
         for _ in 0..2 {
