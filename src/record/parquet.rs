@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polars::prelude::{DataFrame, ParquetReader, ParquetWriter, SerReader};
+use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter, SerReader};
 
 use super::Records;
 use super::field::{Field, table};
@@ -49,6 +49,9 @@ table!(PositionBand, positions, read_positions, {
     mean_loss => "mean_loss_nats",
 });
 
+/// Columns of texts that came after the first records were kept: where a file lacks one, it reads as null.
+const ADDED_TO_RUNS: [&str; 1] = ["store_path"];
+
 /// Names of the files.
 pub const FILES: [&str; 3] = ["timeline.parquet", "positions.parquet", "runs.parquet"];
 
@@ -86,27 +89,38 @@ impl Records {
     /// Reads the three files back.
     pub fn read(dir: &Path) -> Result<Records> {
         Ok(Records {
-            timeline: read(&dir.join(FILES[0]), read_timeline)?,
-            positions: read(&dir.join(FILES[1]), read_positions)?,
-            runs: read(&dir.join(FILES[2]), read_runs)?,
+            timeline: read(&dir.join(FILES[0]), &[], read_timeline)?,
+            positions: read(&dir.join(FILES[1]), &[], read_positions)?,
+            runs: read(&dir.join(FILES[2]), &ADDED_TO_RUNS, read_runs)?,
         })
     }
 }
 
-fn read<R>(path: &Path, rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
+fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) => bad_input!("{}: {error}; give the folder that `ablation run --out` wrote", path.display()),
     };
     // A damaged file may make the reader panic: that is the file's fault too.
-    let parsed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ParquetReader::new(file).finish()));
-    let table = match parsed {
-        Ok(Ok(table)) => table,
-        Ok(Err(error)) => bad_input!("{}: not a whole Parquet file: {error}", path.display()),
-        Err(_) => bad_input!("{}: not a whole Parquet file", path.display()),
-    };
-    match rows(&table) {
-        Ok(rows) => Ok(rows),
-        Err(error) => bad_input!("{}: {error}; it is not from this version of ablation", path.display()),
+    let parsed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut table = ParquetReader::new(file).finish()?;
+        for name in added {
+            if table.column(name).is_err() {
+                table.with_column(Column::full_null((*name).into(), table.height(), &DataType::String))?;
+            }
+        }
+        anyhow::Ok((rows(&table), table.height()))
+    }));
+    match parsed {
+        Ok(Ok((Ok(rows), height))) if rows.len() == height => Ok(rows),
+        Ok(Ok((Err(error), _))) => bad_input!(
+            "{}: {error}; it is not from this version of ablation: render it with the version that wrote it, or run the \
+             experiment again",
+            path.display()
+        ),
+        Ok(Err(error)) => {
+            bad_input!("{}: not a whole Parquet file: {error}; run the experiment again", path.display())
+        }
+        Ok(Ok(_)) | Err(_) => bad_input!("{}: not a whole Parquet file; run the experiment again", path.display()),
     }
 }

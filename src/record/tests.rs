@@ -1,3 +1,5 @@
+use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter, SerReader};
+
 use super::run::*;
 use super::*;
 use crate::memory::category::{Bytes, Category};
@@ -119,4 +121,63 @@ fn files_that_are_not_ours_are_refused_by_name() {
     }
     std::fs::copy(dir.path().join("positions.parquet"), &path).unwrap();
     assert!(message().contains("there is no column `experiment`"), "{}", message());
+}
+
+/// Writes the records, changes one of the files' tables, and reads them all back.
+fn read_changed(file: &str, change: impl FnOnce(&mut DataFrame)) -> anyhow::Result<Records> {
+    let dir = tempfile::tempdir().unwrap();
+    records().write(dir.path()).unwrap();
+    let path = dir.path().join(file);
+    let mut table = ParquetReader::new(std::fs::File::open(&path).unwrap()).finish().unwrap();
+    change(&mut table);
+    ParquetWriter::new(std::fs::File::create(&path).unwrap()).finish(&mut table).unwrap();
+    Records::read(dir.path())
+}
+
+#[test]
+fn a_column_that_is_missing_or_of_another_kind_is_named() {
+    type Change = fn(&mut DataFrame);
+    let null = |table: &mut DataFrame, name: &str| {
+        let dtype = table.column(name).unwrap().dtype().clone();
+        table.with_column(Column::full_null(name.into(), table.height(), &dtype)).unwrap();
+    };
+    let cases: [(&str, &str, Change, &str); 4] = [
+        (
+            "runs.parquet",
+            "at_peak_device_logits_bytes",
+            |t| *t = t.drop("at_peak_device_logits_bytes").unwrap(),
+            "no column",
+        ),
+        ("runs.parquet", "gpu", |t| *t = t.drop("gpu").unwrap(), "no column"),
+        (
+            "timeline.parquet",
+            "seconds",
+            |t| _ = t.with_column(t.column("seconds").unwrap().cast(&DataType::Int64).unwrap()).unwrap(),
+            "holds i64",
+        ),
+        (
+            "runs.parquet",
+            "status",
+            |t| _ = t.with_column(Column::new("status".into(), ["ok", "fine"])).unwrap(),
+            "`fine`",
+        ),
+    ];
+    for (file, column, change, what) in cases {
+        let error = read_changed(file, change).unwrap_err();
+        assert!(error.is::<crate::error::BadInput>(), "{error:?}");
+        let message = error.to_string();
+        let told = [file, column, what, "run the experiment again"];
+        assert!(told.iter().all(|t| message.contains(t)), "{message}");
+    }
+    for (file, column) in [("runs.parquet", "rung"), ("runs.parquet", "loss_by_step"), ("positions.parquet", "targets")]
+    {
+        let message = read_changed(file, |t| null(t, column)).unwrap_err().to_string();
+        assert!(message.contains(file) && message.contains(&format!("`{column}` has a null")), "{message}");
+    }
+}
+
+#[test]
+fn records_from_before_a_column_was_added_are_read() {
+    let read = read_changed("runs.parquet", |t| *t = t.drop("store_path").unwrap()).unwrap();
+    assert_eq!(read, records());
 }
