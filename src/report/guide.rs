@@ -2,10 +2,26 @@
 //! Tokens" (docs/source/long_context_training.md). Its GB are GiB.
 
 use super::document::Table;
+use super::ladder::{Ladder, Rung};
+use crate::record::run::Run;
 
-/// The guide's rungs beside ours: Qwen3-4B on cards of 80 GB.
-pub fn table() -> Table {
-    let mut table = Table::new(&["the guide's rung", "GPUs", "longest, tokens", "× plain", "what it says"]);
+/// Which of the guide's rungs a run is like, by its settings; none where it is like none of them.
+fn like(run: &Run) -> Option<usize> {
+    let alone = run.context_parallel == "none";
+    match (run.loss_kind.as_str(), run.rope.as_str(), run.offload.as_str()) {
+        (_, _, _) if !alone => Some(4),
+        ("full", "default", "none") => Some(0),
+        ("chunked", "default", "none") => Some(1),
+        ("chunked", "yarn", "none") => Some(2),
+        ("chunked", _, "host") => Some(3),
+        _ => None,
+    }
+}
+
+/// The guide's rungs, Qwen3-4B on cards of 80 GB, each beside the ratio that rungs like it reached here.
+pub fn table(ladder: &Ladder) -> Table {
+    let mut table =
+        Table::new(&["the guide's rung", "GPUs", "longest, tokens", "× plain", "× plain here", "what it says"]);
     let rows = [
         ["plain loss", "1", "32,768", "1", "peak between forward and backward"],
         ["chunked loss", "1", "163,840", "5", "chunks of 256 rows"],
@@ -13,6 +29,13 @@ pub fn table() -> Table {
         ["activation offload", "1", "262,144", "8", "at 96k tokens the peak falls from 59.9 to 48.8 GB"],
         ["context parallelism", "4", "1,048,576", "32", "63.6 GB a GPU"],
     ];
-    table.rows = rows.iter().map(|row| row.iter().map(|c| c.to_string()).collect()).collect();
+    let base = ladder.base().filter(|run| like(run) == Some(0));
+    for (i, [rung, gpus, tokens, ratio, says]) in rows.into_iter().enumerate() {
+        let of_kind = |r: &&Rung| r.longest.is_some_and(|l| like(l) == Some(i));
+        let furthest = ladder.rungs.iter().filter(of_kind).max_by_key(|r| r.longest.map(|l| l.length_tokens));
+        let here = furthest.map_or(String::new(), |r| r.ratio(base));
+        let cells = [rung, gpus, tokens, ratio, &here, says];
+        table.rows.push(cells.map(str::to_string).to_vec());
+    }
     table
 }

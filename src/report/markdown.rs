@@ -7,9 +7,11 @@ fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' => out.extend(['\\', c]),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '#' | '$' => out.extend(['\\', c]),
+            '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
-            '\n' => out.push(' '),
+            '>' => out.push_str("&gt;"),
+            '\n' | '\r' => out.push(' '),
             _ => out.push(c),
         }
     }

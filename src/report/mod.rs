@@ -7,6 +7,8 @@ mod html;
 mod ladder;
 mod markdown;
 mod page;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -29,8 +31,8 @@ pub struct Report {
 pub fn render(dir: &Path) -> Result<Report> {
     let records = Records::read(dir)?;
     let figures = figure::all(&records)?;
-    let rungs = ladder::rungs(&records);
-    let blocks = page::blocks(&records, &rungs, &figures);
+    let ladder = ladder::Ladder::of(&records);
+    let blocks = page::blocks(&records, &ladder, &figures);
 
     let folder = dir.join("figures");
     std::fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
@@ -43,19 +45,19 @@ pub fn render(dir: &Path) -> Result<Report> {
     let page = dir.join("report.html");
     write(dir.join("report.md"), markdown::render(&blocks).as_bytes())?;
     write(page.clone(), html::render(&page::title(&records), &blocks, &by_name).as_bytes())?;
-    Ok(Report { summary: summary(&rungs, &page), page })
+    Ok(Report { summary: summary(&ladder, &page), page })
 }
 
 /// The finding for a terminal.
-fn summary(rungs: &[ladder::Rung], page: &Path) -> String {
-    let first = rungs.iter().find_map(|r| r.longest);
-    let head = ["rung", "tokens", "× plain", "peak a rank", "room left", "loss", "s/step"].map(String::from).to_vec();
+fn summary(ladder: &ladder::Ladder, page: &Path) -> String {
+    let ratio_head = ladder.ratio_head();
+    let head = ["rung", "tokens", &ratio_head, "peak a rank", "room left", "loss", "s/step"].map(String::from).to_vec();
     let mut rows = vec![head];
-    for rung in rungs {
+    for rung in &ladder.rungs {
         rows.push(vec![
             rung.name.to_string(),
             rung.tokens(),
-            rung.ratio(first),
+            rung.ratio(ladder.base()),
             rung.peak(),
             rung.room(),
             rung.loss(),
@@ -72,6 +74,6 @@ fn summary(rungs: &[ladder::Rung], page: &Path) -> String {
         }
         out.push('\n');
     }
-    out.push_str(&format!("\n{}\n\nThe page: {}", ladder::finding(rungs), page.display()));
+    out.push_str(&format!("\n{}\n\nThe page: {}", ladder::finding(ladder), page.display()));
     out
 }

@@ -3,7 +3,7 @@
 use super::document::{Block, Table, heading, paragraph};
 use super::figure::Figure;
 use super::guide;
-use super::ladder::{Rung, finding};
+use super::ladder::{Ladder, Rung, finding};
 use crate::record::Records;
 use crate::record::run::{Run, Status};
 use crate::units::{format_bytes, format_tokens};
@@ -16,14 +16,13 @@ fn figure(blocks: &mut Vec<Block>, figures: &[Figure], name: &str, title: &str, 
     blocks.push(Block::Figure { name: figure.name.clone(), title: figure.title.clone() });
 }
 
-fn ladder_table(rungs: &[Rung]) -> Table {
-    let first = rungs.iter().find_map(|r| r.longest);
+fn ladder_table(ladder: &Ladder) -> Table {
     let mut table = Table::new(&[
         "rung",
         "what it adds",
         "ranks",
         "tokens",
-        "× plain",
+        &ladder.ratio_head(),
         "peak a rank",
         "room left",
         "host a rank",
@@ -31,14 +30,14 @@ fn ladder_table(rungs: &[Rung]) -> Table {
         "s/step",
         "ended at",
     ]);
-    for rung in rungs {
+    for rung in &ladder.rungs {
         let host = rung.longest.filter(|r| r.peak_host_bytes > 0).map(|r| format_bytes(r.peak_host_bytes));
         table.rows.push(vec![
             rung.name.to_string(),
             rung.adds.clone(),
             rung.longest.map_or(String::new(), |r| r.ranks.to_string()),
             rung.tokens(),
-            rung.ratio(first),
+            rung.ratio(ladder.base()),
             rung.peak(),
             rung.room(),
             host.unwrap_or_default(),
@@ -56,19 +55,63 @@ fn largest_percent(pairs: impl Iterator<Item = (u64, u64)>) -> f64 {
 }
 
 fn memory_text(records: &Records) -> String {
+    let method = "Every buffer holds a lease on its rank's ledger, which refuses what would exceed the budget. Beside \
+                  it stands a figure that is not the ledger's: a counting allocator's peak of the whole process, \
+                  device and host memory of all ranks together. On the CPU, device and host memory are both RAM: the \
+                  ledger keeps their books apart.";
     let ok: Vec<&Run> = records.runs.iter().filter(|r| r.status == Status::Ok).collect();
-    let plan = largest_percent(ok.iter().map(|r| (r.predicted_peak_device_bytes, r.peak_device_bytes)));
-    let heap = largest_percent(ok.iter().map(|r| (r.peak_process_measured_bytes, r.peak_process_ledger_bytes)));
-    let scratch = ok.iter().map(|r| r.peak_process_measured_bytes.saturating_sub(r.peak_process_ledger_bytes)).max();
+    if ok.is_empty() {
+        return format!("{method} No run ended well: there is nothing to compare.");
+    }
+    let percent = largest_percent(ok.iter().map(|r| (r.peak_process_measured_bytes, r.peak_process_ledger_bytes)));
+    let apart = |r: &&Run| r.peak_process_measured_bytes.abs_diff(r.peak_process_ledger_bytes);
+    let bytes = format_bytes(ok.iter().map(apart).max().unwrap_or(0));
+    let plan = match largest_percent(ok.iter().map(|r| (r.predicted_peak_device_bytes, r.peak_device_bytes))) {
+        0.0 => "equals the ledger to the byte".to_string(),
+        most => format!("differs from the ledger by at most {most:.2} %"),
+    };
     format!(
-        "Every buffer holds a lease on its rank's ledger, which refuses what would exceed the budget. Beside it stands \
-         a figure that is not the ledger's: a counting allocator's peak of the whole process, device and host memory of \
-         all ranks together. Over the {} runs that ended well the two differ by at most {heap:.2} % ({} of scratch \
-         inside single operations), and the plan, which runs the same step on shapes alone, differs from the ledger by \
-         at most {plan:.2} %. On the CPU, device and host memory are both RAM: the ledger keeps their books apart.",
+        "{method} Over the {} runs that ended well the two differ by at most {percent:.2} %, and by at most {bytes}, \
+         which no lease accounts for; the plan, which runs the same step on shapes alone, {plan}.",
         ok.len(),
-        format_bytes(scratch.unwrap_or(0)),
     )
+}
+
+/// What the figure of the categories shows, with what offload holds elsewhere.
+fn categories_text(rungs: &[Rung]) -> String {
+    let host = rungs.iter().filter_map(|r| r.longest.filter(|l| l.peak_host_bytes > 0));
+    let host: Vec<String> = host.map(|l| format!("{} {}", l.rung, format_bytes(l.peak_host_bytes))).collect();
+    let host = if host.is_empty() {
+        String::new()
+    } else {
+        format!(" Not in the figure is what stands in host memory, a rank: {}.", host.join(", "))
+    };
+    format!(
+        "What the fullest rank holds at the highest moment of each rung's longest run. The lengths differ: it shows \
+         what fills a budget, not what a technique saves at one length.{host}"
+    )
+}
+
+/// How the time of ranks is to be read: on the CPU they share its cores.
+fn time_text(rungs: &[Rung]) -> &'static str {
+    let shared = rungs.iter().filter_map(|r| r.longest).any(|l| l.ranks > 1 && l.device == "cpu");
+    if shared {
+        "Seconds of a step by length. Ranks of one machine share its cores: more ranks buy memory here, not time."
+    } else {
+        "Seconds of a step by length."
+    }
+}
+
+/// How sure the longest lengths are.
+fn confirmed_text(ladder: &Ladder) -> &'static str {
+    let budget = ladder.rungs.iter().filter_map(|r| r.longest).all(|l| l.budget_bytes.is_some());
+    if budget && !ladder.rungs.is_empty() && ladder.rungs.iter().all(Rung::is_finished) {
+        "A rung's longest length is found by the plan and confirmed twice: that length was run, and so was the next \
+         one, which the ledger refused (unless the experiment ends the rung before)."
+    } else {
+        "A rung's tokens are the longest length that was run to its end. Where the last column names no greater length \
+         and no end by the experiment, a longer one may fit."
+    }
 }
 
 fn attempts_table(runs: &[Run]) -> Table {
@@ -147,31 +190,21 @@ pub fn title(records: &Records) -> String {
 }
 
 /// The page.
-pub fn blocks(records: &Records, rungs: &[Rung], figures: &[Figure]) -> Vec<Block> {
-    let mut blocks = vec![heading(1, title(records)), paragraph(finding(rungs))];
-    if let Some(ladder) = figures.iter().find(|f| f.name == "ladder") {
-        blocks.push(Block::Figure { name: ladder.name.clone(), title: ladder.title.clone() });
+pub fn blocks(records: &Records, ladder: &Ladder, figures: &[Figure]) -> Vec<Block> {
+    let mut blocks = vec![heading(1, title(records)), paragraph(finding(ladder))];
+    if let Some(figure) = figures.iter().find(|f| f.name == "ladder") {
+        blocks.push(Block::Figure { name: figure.name.clone(), title: figure.title.clone() });
     }
-    blocks.push(Block::Table(ladder_table(rungs)));
-    blocks.push(paragraph(
-        "A rung's longest length is found by the plan and confirmed twice: that length was run, and so was the next \
-         one, which the ledger refused (unless the experiment ends the rung before).",
-    ));
+    blocks.push(Block::Table(ladder_table(ladder)));
+    blocks.push(paragraph(confirmed_text(ladder)));
     blocks.push(heading(2, "The guide's ladder"));
     blocks.push(paragraph(
         "The figures of Hugging Face TRL's guide “Training Beyond 1M Tokens”, as it states them, for Qwen3-4B on cards \
-         of 80 GB: what this ladder reproduces in small. They are the guide's, not measured here.",
+         of 80 GB (its GB are GiB). They are the guide's, not measured here, but for one column: the ratio that a rung \
+         with the same technique reached in this ladder.",
     ));
-    blocks.push(Block::Table(guide::table()));
-    figure(
-        &mut blocks,
-        figures,
-        "categories",
-        "What the memory holds",
-        "At the highest moment of each rung's longest run, on its fullest rank: the logits that plain training holds \
-         leave with the chunked loss, the layer inputs leave with offload, and weights, gradients and moments shrink \
-         where they are sharded.",
-    );
+    blocks.push(Block::Table(guide::table(ladder)));
+    figure(&mut blocks, figures, "categories", "What the memory holds", &categories_text(&ladder.rungs));
     figure(
         &mut blocks,
         figures,
@@ -184,16 +217,10 @@ pub fn blocks(records: &Records, rungs: &[Rung], figures: &[Figure]) -> Vec<Bloc
         figures,
         "positions",
         "Loss by position",
-        "YaRN keeps positions within the range that a model was trained on. This model is small and begins untrained, \
-         so the curves may show little; the title says what they show.",
+        "YaRN keeps positions within the range that a model was trained on. A model that begins untrained has no such \
+         range, and its curves may show little; the title says what they show.",
     );
-    figure(
-        &mut blocks,
-        figures,
-        "step-time",
-        "Time",
-        "Seconds of a step by length. Ranks of one machine share its cores: more ranks buy memory here, not time.",
-    );
+    figure(&mut blocks, figures, "step-time", "Time", time_text(&ladder.rungs));
     blocks.push(heading(2, "How memory was measured"));
     blocks.push(paragraph(memory_text(records)));
     if let Some(predicted) = figures.iter().find(|f| f.name == "predicted") {

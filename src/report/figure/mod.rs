@@ -5,12 +5,12 @@ mod canvas;
 mod categories;
 mod ends;
 #[cfg(test)]
-mod fixture;
+pub(super) mod fixture;
 mod ladder;
 mod legend;
 mod positions;
 mod predicted;
-mod rows;
+pub(super) mod rows;
 mod step_time;
 #[cfg(test)]
 mod tests;
