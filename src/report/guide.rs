@@ -33,7 +33,11 @@ pub fn table(ladder: &Ladder) -> Table {
     for (i, [rung, gpus, tokens, ratio, says]) in rows.into_iter().enumerate() {
         let of_kind = |r: &&Rung| r.longest.is_some_and(|l| like(l) == Some(i));
         let furthest = ladder.rungs.iter().filter(of_kind).max_by_key(|r| r.longest.map(|l| l.length_tokens));
-        let here = furthest.map_or(String::new(), |r| r.ratio(base));
+        let here = match furthest {
+            Some(r) if base.is_some() && r.stops_by_design => format!("{}, set by stop_at", r.ratio(base)),
+            Some(r) => r.ratio(base),
+            None => String::new(),
+        };
         let cells = [rung, gpus, tokens, ratio, &here, says];
         table.rows.push(cells.map(str::to_string).to_vec());
     }

@@ -201,7 +201,9 @@ pub fn blocks(records: &Records, ladder: &Ladder, figures: &[Figure]) -> Vec<Blo
     blocks.push(paragraph(
         "The figures of Hugging Face TRL's guide “Training Beyond 1M Tokens”, as it states them, for Qwen3-4B on cards \
          of 80 GB (its GB are GiB). They are the guide's, not measured here, but for one column: the ratio that a rung \
-         with the same technique reached in this ladder.",
+         with the same technique reached in this ladder. It depends on the sizes of model and \
+         budget, which an experiment may choose for the guide's proportions, as the one named small does: a ratio near \
+         the guide's is then by design, and no confirmation of it.",
     ));
     blocks.push(Block::Table(guide::table(ladder)));
     figure(&mut blocks, figures, "categories", "What the memory holds", &categories_text(&ladder.rungs));

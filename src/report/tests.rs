@@ -40,6 +40,7 @@ fn a_whole_ladder_says_what_each_rung_reached() {
     }
     let [_, markdown, _] = rendered(&part(|_| true));
     assert!(markdown.contains("| activation offload | 1 | 262,144 | 8 | 8.2 |"), "{markdown}");
+    assert!(markdown.contains("| 1,048,576 | 32 | 32.0, set by stop"), "{markdown}");
 }
 
 #[test]
