@@ -3,6 +3,8 @@
 mod report;
 mod run;
 
+use std::io::Write;
+
 use clap::{Parser, Subcommand};
 
 use crate::error::BadInput;
@@ -25,6 +27,11 @@ const EXIT_CODES: &str = "Exit status: 0 done (runs that were expected not to fi
 enum Command {
     Run(run::Run),
     Report(report::Report),
+}
+
+/// Prints a line; a reader that has gone away is no error.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Runs the program; returns its exit status.

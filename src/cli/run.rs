@@ -111,7 +111,7 @@ pub fn run(command: &Run) -> Result<u8> {
         return Ok(130);
     }
     let report = crate::report::render(&dir)?;
-    println!("{}", report.summary);
+    super::say(&report.summary);
     Ok(match (ended.cancelled, ended.failed) {
         (true, _) => 130,
         (false, 0) => 0,
