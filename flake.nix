@@ -37,7 +37,8 @@
         };
 
       # What was built, a dirty tree said to be dirty.
-      revision = self.rev or self.dirtyRev or "unknown";
+      # (A lock file that is overridden and not written leaves neither: then the hash of the sources.)
+      revision = self.rev or self.dirtyRev or self.narHash or "unknown";
 
       app = package: {
         type = "app";
