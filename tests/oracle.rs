@@ -1,58 +1,126 @@
-//! The step against candle's own Qwen3 and against candle's autograd, over random shapes.
+//! The step against candle's own Qwen3 and against candle's autograd, over random
+//! models, rows and settings.
 
 mod common;
 
 use std::collections::HashMap;
 
 use ablation::device::IGNORED;
+use ablation::mix::mix;
 use ablation::model::config::ModelConfig;
-use ablation::model::layout::units;
+use ablation::model::layout::{Slot, units};
 use ablation::model::rope::{Rope, Yarn};
 use ablation::parallel::shard::WeightSource;
 use ablation::train::toggles::*;
-use ablation::train::world::Row;
+use ablation::train::world::{Row, StepReport};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use candle_nn::VarBuilder;
 use candle_transformers::models::qwen3;
 use common::*;
+use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 const CPU: Device = Device::Cpu;
 
-/// The weights as candle tensors under their published names.
-fn weights(config: &ModelConfig) -> HashMap<String, Tensor> {
-    let mut all = HashMap::new();
-    for slot in units(config).iter().flat_map(|u| &u.slots) {
-        let mut values = vec![0.0f32; slot.rows * slot.cols];
-        Hashed.read(slot, 0, &mut values).unwrap();
-        let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
-        all.insert(slot.name.clone(), Tensor::from_vec(values, shape, &CPU).unwrap());
+/// Repeatable weights, others for each seed: uniform, norms around 1.
+#[derive(Debug, Clone, Copy)]
+struct Seeded {
+    seed: u64,
+    scale: f32,
+}
+
+impl WeightSource for Seeded {
+    fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> anyhow::Result<()> {
+        let key = slot.name.bytes().fold(mix(self.seed), |key, byte| mix(key ^ u64::from(byte)));
+        for (i, value) in out.iter_mut().enumerate() {
+            let bits = mix(key ^ (first + i) as u64) >> 40;
+            let uniform = bits as f32 / (1 << 23) as f32 - 1.0;
+            *value = if slot.rows == 1 { 1.0 + 0.3 * uniform } else { self.scale * uniform };
+        }
+        Ok(())
     }
-    all
 }
 
-fn head(config: &ModelConfig, weights: &HashMap<String, Tensor>) -> Tensor {
-    weights[if config.tie_word_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" }].clone()
+/// The weights as candle tensors under their published names.
+fn tensors(config: &ModelConfig, source: &Seeded, dtype: DType) -> HashMap<String, Tensor> {
+    let tensor = |slot: &Slot| -> Result<Tensor> {
+        let mut values = vec![0.0f32; slot.rows * slot.cols];
+        source.read(slot, 0, &mut values).unwrap();
+        let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
+        Tensor::from_vec(values, shape, &CPU)?.to_dtype(dtype)
+    };
+    units(config).iter().flat_map(|u| &u.slots).map(|s| (s.name.clone(), tensor(s).unwrap())).collect()
 }
 
-/// Loss of each position but the last, by candle's log-softmax; f64 on the way out.
-fn token_losses(hidden: &Tensor, head: &Tensor, ids: &[u32]) -> Result<Tensor> {
-    let n = ids.len() - 1;
+fn head_name(config: &ModelConfig) -> &'static str {
+    if config.tie_word_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" }
+}
+
+fn labels(row: &Row) -> &[u32] {
+    row.labels.as_deref().unwrap_or(&row.ids)
+}
+
+/// 1 at each position but the last whose next label counts, else 0.
+fn counted(row: &Row) -> Vec<f64> {
+    labels(row)[1..].iter().map(|l| if *l == IGNORED { 0.0 } else { 1.0 }).collect()
+}
+
+/// Loss of each position but the last, 0 where its target is ignored.
+fn token_losses(hidden: &Tensor, head: &Tensor, row: &Row) -> Result<Tensor> {
+    let n = row.ids.len() - 1;
     let log_p = candle_nn::ops::log_softmax(&hidden.matmul(&head.t()?)?, D::Minus1)?;
-    let targets = Tensor::from_slice(&ids[1..], (n, 1), &CPU)?;
-    log_p.narrow(0, 0, n)?.contiguous()?.gather(&targets, 1)?.squeeze(1)?.neg()
+    let targets: Vec<u32> = labels(row)[1..].iter().map(|l| if *l == IGNORED { 0 } else { *l }).collect();
+    let targets = Tensor::from_vec(targets, (n, 1), &CPU)?;
+    let counted = Tensor::from_vec(counted(row), n, &CPU)?.to_dtype(log_p.dtype())?;
+    log_p.narrow(0, 0, n)?.contiguous()?.gather(&targets, 1)?.squeeze(1)?.neg()? * counted
 }
 
-/// A whole model in candle's differentiable operations, in f64. Returns the mean loss.
-fn model(config: &ModelConfig, rope: &Rope, w: &HashMap<String, Var>, row: &Row) -> Result<Tensor> {
+/// Losses of candle-transformers' Qwen3.
+fn published(config: &ModelConfig, source: &Seeded, row: &Row) -> Result<Vec<f32>> {
+    let theirs = qwen3::Config {
+        vocab_size: config.vocab_size,
+        hidden_size: config.hidden_size,
+        intermediate_size: config.intermediate_size,
+        num_hidden_layers: config.num_hidden_layers,
+        num_attention_heads: config.num_attention_heads,
+        head_dim: config.head_dim,
+        attention_bias: false,
+        num_key_value_heads: config.num_key_value_heads,
+        max_position_embeddings: config.max_position_embeddings as usize,
+        sliding_window: None,
+        max_window_layers: 0,
+        tie_word_embeddings: config.tie_word_embeddings,
+        rope_theta: config.rope_theta,
+        rms_norm_eps: config.rms_norm_eps,
+        use_sliding_window: false,
+        hidden_act: candle_nn::Activation::Silu,
+    };
+    let weights = tensors(config, source, DType::F32);
+    let head = weights[head_name(config)].clone();
+    let mut model = qwen3::Model::new(&theirs, VarBuilder::from_tensors(weights, DType::F32, &CPU))?;
+    let hidden = model.forward(&Tensor::from_slice(&row.ids, (1, row.ids.len()), &CPU)?, 0)?.squeeze(0)?;
+    token_losses(&hidden, &head, row)?.to_vec1()
+}
+
+/// What is taken for true of a step.
+struct Expected {
+    losses: Vec<f64>,
+    gradients: Tensors,
+}
+
+/// A whole model in candle's differentiable operations, in f64.
+fn differentiated(config: &ModelConfig, rope: &Rope, source: &Seeded, row: &Row) -> Result<Expected> {
+    let weights = tensors(config, source, DType::F64).into_iter();
+    let vars: HashMap<String, Var> = weights.map(|(name, t)| (name, Var::from_tensor(&t).unwrap())).collect();
+    let w = |name: &str| -> &Tensor { vars[name].as_tensor() };
     let (t, d, heads, kv) = (row.ids.len(), config.head_dim, config.num_attention_heads, config.num_key_value_heads);
-    let w = |name: &str| -> &Tensor { w[name].as_tensor() };
     let norm = |x: &Tensor, weight: &Tensor| -> Result<Tensor> {
         let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
         x.broadcast_div(&(mean + config.rms_norm_eps)?.sqrt()?)?.broadcast_mul(weight)
     };
-    let phases: Vec<f64> =
-        (0..t).flat_map(|position| rope.inverse_frequencies(d).into_iter().map(move |f| position as f64 * f)).collect();
+    let frequencies = rope.inverse_frequencies(d);
+    let phases: Vec<f64> = (0..t).flat_map(|i| frequencies.iter().map(move |f| i as f64 * f)).collect();
     let phases = Tensor::from_vec(phases, (t, 1, d / 2), &CPU)?;
     let (cos, sin) = ((phases.cos()? * rope.attention_scaling())?, (phases.sin()? * rope.attention_scaling())?);
     let rotate = |x: &Tensor| -> Result<Tensor> {
@@ -70,8 +138,9 @@ fn model(config: &ModelConfig, rope: &Rope, w: &HashMap<String, Var>, row: &Row)
         let w = |tail: &str| w(&format!("model.layers.{layer}.{tail}.weight"));
         let n = norm(&x, w("input_layernorm"))?;
         let project = |name: &str, heads: usize| n.matmul(&w(name).t()?)?.reshape((t, heads, d));
-        let q = rotate(&norm(&project("self_attn.q_proj", heads)?, w("self_attn.q_norm"))?)?;
-        let k = rotate(&norm(&project("self_attn.k_proj", kv)?, w("self_attn.k_norm"))?)?;
+        let head_norm = |x: Tensor, name: &str| if config.qk_norm { norm(&x, w(name)) } else { Ok(x) };
+        let q = rotate(&head_norm(project("self_attn.q_proj", heads)?, "self_attn.q_norm")?)?;
+        let k = rotate(&head_norm(project("self_attn.k_proj", kv)?, "self_attn.k_norm")?)?;
         let v = project("self_attn.v_proj", kv)?;
         // Query head h uses key head h / (heads / kv).
         let repeat = |x: Tensor| -> Result<Tensor> {
@@ -89,127 +158,146 @@ fn model(config: &ModelConfig, rope: &Rope, w: &HashMap<String, Var>, row: &Row)
         let act = (silu * n.matmul(&w("mlp.up_proj").t()?)?)?;
         x = (x + act.matmul(&w("mlp.down_proj").t()?)?)?;
     }
-    let hidden = norm(&x, w("model.norm.weight"))?;
-    let head = if config.tie_word_embeddings { w("model.embed_tokens.weight") } else { w("lm_head.weight") };
-    let losses = token_losses(&hidden, head, &row.ids)?;
-    let labels = row.labels.as_ref().unwrap_or(&row.ids);
-    let valid: Vec<f64> = labels[1..].iter().map(|l| if *l == IGNORED { 0.0 } else { 1.0 }).collect();
-    let count = valid.iter().sum::<f64>();
-    (losses * Tensor::from_slice(&valid, valid.len(), &CPU)?)?.sum_all()? / count
+    let losses = token_losses(&norm(&x, w("model.norm.weight"))?, w(head_name(config)), row)?;
+    let all = (losses.sum_all()? / counted(row).iter().sum::<f64>())?.backward()?;
+    let gradient = |var: &Var| all.get(var).unwrap().to_dtype(DType::F32)?.flatten_all()?.to_vec1();
+    let gradients = vars.iter().map(|(name, var)| (name.clone(), gradient(var).unwrap())).collect();
+    Ok(Expected { losses: losses.to_vec1()?, gradients })
 }
 
 fn any_model() -> impl Strategy<Value = ModelConfig> {
-    let heads = prop_oneof![Just((1, 1)), Just((2, 1)), Just((4, 2)), Just((6, 2)), Just((4, 4))];
-    let sizes = (4..20usize, 4..40usize, 1..3usize, prop_oneof![Just(4), Just(6), Just(16), Just(32)]);
-    (heads, sizes, any::<bool>()).prop_map(|((heads, kv_heads), (hidden, ffn, layers, head_dim), tied)| ModelConfig {
-        name: "random".to_string(),
-        vocab_size: 61,
-        hidden_size: 2 * hidden,
-        intermediate_size: ffn,
-        num_hidden_layers: layers,
-        num_attention_heads: heads,
-        num_key_value_heads: kv_heads,
-        head_dim,
-        rms_norm_eps: 1e-6,
-        rope_theta: 1e4,
-        max_position_embeddings: 256,
-        tie_word_embeddings: tied,
-        qk_norm: true,
+    let heads = select(vec![(1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (6, 1), (6, 2), (6, 3), (6, 6)]);
+    let sizes = (5..100usize, 8..49usize, 4..60usize, 1..4usize, select(vec![4, 6, 8, 16, 32]));
+    // An eps that shows, beside one that does not.
+    let numbers = (select(vec![1e-6, 1e-2]), select(vec![1e2, 1e4, 1e6]));
+    (heads, sizes, numbers, any::<bool>()).prop_map(|(heads, (vocabulary, hidden, ffn, layers, head_dim), n, tied)| {
+        ModelConfig {
+            name: "random".to_string(),
+            vocab_size: vocabulary,
+            hidden_size: hidden,
+            intermediate_size: ffn,
+            num_hidden_layers: layers,
+            num_attention_heads: heads.0,
+            num_key_value_heads: heads.1,
+            head_dim,
+            rms_norm_eps: n.0,
+            rope_theta: n.1,
+            max_position_embeddings: 256,
+            tie_word_embeddings: tied,
+            qk_norm: true,
+        }
     })
 }
 
-/// Random tokens. Gradients over very few tokens can cancel to where f32 itself ends.
-fn any_ids(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u32>> {
-    proptest::collection::vec(0..61u32, length)
+fn any_weights() -> impl Strategy<Value = Seeded> {
+    (any::<u64>(), select(vec![0.1, 0.2, 0.3])).prop_map(|(seed, scale)| Seeded { seed, scale })
+}
+
+/// A row that no tile divides, and its labels: its own ids, or other tokens of which
+/// about a third is ignored; one at least counts.
+fn any_row(vocabulary: usize, length: std::ops::Range<usize>) -> impl Strategy<Value = Row> {
+    let token = 0..vocabulary as u32;
+    let label = prop_oneof![2 => token.clone(), 1 => Just(IGNORED)];
+    let length = length.prop_filter("a tile divides it", |n| [32, 37, 64].iter().all(|tile| n % tile != 0));
+    let row = length.prop_flat_map(move |n| (vec(token.clone(), n), proptest::option::of(vec(label.clone(), n))));
+    (row, any::<prop::sample::Index>()).prop_map(|((ids, mut labels), counts)| {
+        if let Some(labels) = &mut labels {
+            let target = 1 + counts.index(ids.len() - 1);
+            labels[target] = ids[target];
+        }
+        Row { ids, labels }
+    })
+}
+
+fn any_loss() -> impl Strategy<Value = Loss> {
+    prop_oneof![Just(Loss::Full), (32..101usize).prop_map(|rows| Loss::Chunked { rows })]
+}
+
+/// Any setting that the model allows.
+fn any_toggles(config: &ModelConfig) -> impl Strategy<Value = Toggles> + use<> {
+    let (theta, layers) = (config.rope_theta, config.num_hidden_layers);
+    let yarn = Yarn::new(theta, 4.0, 32);
+    let rope =
+        select(vec![Rope::Default { theta }, Rope::Yarn(yarn.clone()), Rope::Yarn(Yarn { factor: 2.5, ..yarn })]);
+    let mut splits = vec![(ContextParallel::None, 1), (ContextParallel::Ring, 2)];
+    let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+    if heads % 2 == 0 && (kv_heads == 1 || kv_heads % 2 == 0) {
+        splits.push((ContextParallel::Ulysses, 2));
+    }
+    let kept = (select(vec![Keep::Inputs, Keep::Attention]), select(vec![Offload::None, Offload::Host]));
+    (rope, any_loss(), kept, 1..layers + 1, select(vec![32, 37, 64]), select(splits)).prop_map(
+        |(rope, loss, (keep, offload), every, tile, (cp, ranks))| Toggles {
+            loss,
+            keep,
+            offload,
+            every,
+            tile,
+            cp,
+            ranks,
+            ..toggles(rope)
+        },
+    )
+}
+
+/// Each token's loss and their mean.
+fn same_losses(ours: &StepReport, theirs: &[f64], row: &Row) {
+    let n = theirs.len();
+    assert_eq!((ours.losses.len(), ours.losses[n]), (n + 1, 0.0));
+    for (i, (ours, theirs)) in ours.losses.iter().zip(theirs).enumerate() {
+        assert!((f64::from(*ours) - theirs).abs() <= 1e-4, "the loss of token {i} is {ours}, not {theirs}");
+    }
+    let valid = counted(row).iter().sum::<f64>();
+    assert_eq!(ours.valid_targets, valid as u64);
+    let mean = theirs.iter().sum::<f64>() / valid;
+    assert!((ours.loss / mean - 1.0).abs() <= 1e-5, "the loss is {}, not {mean}", ours.loss);
+}
+
+fn norm(values: impl Iterator<Item = f32>) -> f64 {
+    values.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Each tensor's gradient, and the norm of all.
+fn same_gradients(ours: &Left, theirs: &Tensors, row: &Row) {
+    assert_eq!(ours.gradients.len(), theirs.len());
+    let whole = norm(theirs.values().flatten().copied());
+    // Over very few tokens some gradients cancel, even to 0 (that of a softmax over one
+    // key): what f32 leaves there is small beside all gradients.
+    let rounding = if row.ids.len() < 16 { 5e-7 * whole.max(1.0) } else { 0.0 };
+    for (name, theirs) in theirs {
+        let ours = &ours.gradients[name];
+        assert_eq!(ours.len(), theirs.len());
+        let (off, size) = (norm(ours.iter().zip(theirs).map(|(a, b)| a - b)), norm(theirs.iter().copied()));
+        assert!(off <= 1e-4 * size + rounding, "the gradient of {name}, of norm {size}, is off by {off}");
+    }
+    let reported = ours.outcome.steps[0].gradient_norm;
+    assert!((reported - whole).abs() <= 1e-4 * whole + rounding, "the norm is {reported}, not {whole}");
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn candle_transformers_qwen3_gives_the_same_losses(
-        config in any_model(), ids in any_ids(2..150), tile in 32..100usize, rows in 32..100usize,
+        (config, row) in any_model().prop_flat_map(|c| (any_row(c.vocab_size, 2..150), Just(c)).prop_map(|(r, c)| (c, r))),
+        weights in any_weights(), tile in select(vec![32, 37, 64]), loss in any_loss(),
     ) {
-        let theirs = qwen3::Config {
-            vocab_size: config.vocab_size,
-            hidden_size: config.hidden_size,
-            intermediate_size: config.intermediate_size,
-            num_hidden_layers: config.num_hidden_layers,
-            num_attention_heads: config.num_attention_heads,
-            head_dim: config.head_dim,
-            attention_bias: false,
-            num_key_value_heads: config.num_key_value_heads,
-            max_position_embeddings: config.max_position_embeddings as usize,
-            sliding_window: None,
-            max_window_layers: 0,
-            tie_word_embeddings: config.tie_word_embeddings,
-            rope_theta: config.rope_theta,
-            rms_norm_eps: config.rms_norm_eps,
-            use_sliding_window: false,
-            hidden_act: candle_nn::Activation::Silu,
-        };
-        let weights = weights(&config);
-        let head = head(&config, &weights);
-        let mut model = qwen3::Model::new(&theirs, VarBuilder::from_tensors(weights, DType::F32, &CPU)).unwrap();
-        let input = Tensor::from_slice(&ids, (1, ids.len()), &CPU).unwrap();
-        let hidden = model.forward(&input, 0).unwrap().squeeze(0).unwrap();
-        let expected = token_losses(&hidden, &head, &ids).unwrap().to_vec1::<f32>().unwrap();
-
-        let toggles = Toggles { loss: Loss::Chunked { rows }, tile, ..toggles(Rope::Default { theta: 1e4 }) };
-        let left = train(&config, &toggles, &Hashed, &[Row { ids, labels: None }]);
-        let ours = &left.outcome.steps[0];
-        for (a, b) in ours.losses.iter().zip(&expected) {
-            prop_assert!((a - b).abs() <= 1e-4, "{a} is not {b}");
-        }
-        let mean = expected.iter().map(|l| f64::from(*l)).sum::<f64>() / expected.len() as f64;
-        prop_assert!((ours.loss / mean - 1.0).abs() <= 1e-5, "{} is not {mean}", ours.loss);
+        let expected: Vec<f64> = published(&config, &weights, &row).unwrap().into_iter().map(f64::from).collect();
+        let toggles = Toggles { loss, tile, ..toggles(Rope::Default { theta: config.rope_theta }) };
+        let left = train(&config, &toggles, &weights, std::slice::from_ref(&row));
+        same_losses(&left.outcome.steps[0], &expected, &row);
     }
 
     #[test]
     fn candles_autograd_gives_the_same_gradients(
-        config in any_model(), ids in any_ids(16..150), flags in any::<[bool; 5]>(), cp in 0..3usize, every in 1..3usize,
+        (config, toggles, row) in (any_model(), any::<bool>()).prop_flat_map(|(c, qk_norm)| {
+            let config = ModelConfig { qk_norm, ..c };
+            (Just(config.clone()), any_toggles(&config), any_row(config.vocab_size, 2..150))
+        }),
+        weights in any_weights(),
     ) {
-        let rope = if flags[0] {
-            Rope::Yarn(Yarn::new(config.rope_theta, 4.0, 32))
-        } else {
-            Rope::Default { theta: config.rope_theta }
-        };
-        let labels = flags[1].then(|| {
-            let ignored = |(i, id): (usize, &u32)| if i > 1 && i % 3 == 0 { IGNORED } else { *id };
-            ids.iter().enumerate().map(ignored).collect::<Vec<_>>()
-        });
-        let row = Row { ids, labels };
-        let vars: HashMap<String, Var> = weights(&config)
-            .into_iter()
-            .map(|(name, t)| (name, Var::from_tensor(&t.to_dtype(DType::F64).unwrap()).unwrap()))
-            .collect();
-        let loss = model(&config, &rope, &vars, &row).unwrap();
-        let gradients = loss.backward().unwrap();
-        let expected: Tensors = vars
-            .iter()
-            .map(|(name, var)| {
-                let g = gradients.get(var).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap();
-                (name.clone(), g.to_vec1().unwrap())
-            })
-            .collect();
-
-        let cp = [ContextParallel::None, ContextParallel::Ring, ContextParallel::Ulysses][cp];
-        let splits = config.num_attention_heads % 2 == 0 && cp != ContextParallel::None;
-        let toggles = Toggles {
-            rope: rope.clone(),
-            loss: if flags[2] { Loss::Full } else { Loss::Chunked { rows: 33 } },
-            keep: if flags[3] { Keep::Inputs } else { Keep::Attention },
-            offload: if flags[4] { Offload::None } else { Offload::Host },
-            every: every.min(config.num_hidden_layers),
-            tile: 37,
-            cp: if splits { cp } else { ContextParallel::None },
-            ranks: if splits { 2 } else { 1 },
-            ..toggles(rope)
-        };
-        let left = train(&config, &toggles, &Hashed, &[row]);
-        let expected_loss = loss.to_scalar::<f64>().unwrap();
-        prop_assert!((left.outcome.steps[0].loss / expected_loss - 1.0).abs() <= 1e-5);
-        let (tensor, off) = farthest(&left.gradients, &expected);
-        prop_assert!(off <= 1e-4, "gradient of {tensor} is off by {off}");
+        let expected = differentiated(&config, &toggles.rope, &weights, &row).unwrap();
+        let left = train(&config, &toggles, &weights, std::slice::from_ref(&row));
+        same_losses(&left.outcome.steps[0], &expected.losses, &row);
+        same_gradients(&left, &expected.gradients, &row);
     }
 }
