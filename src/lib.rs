@@ -16,5 +16,11 @@ pub mod report;
 pub mod train;
 pub mod units;
 
+/// Writes a line to the standard error; a reader that has gone away must not end a run.
+pub fn notice(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 #[global_allocator]
 static ALLOCATOR: memory::allocator::Counting = memory::allocator::Counting;

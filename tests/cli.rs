@@ -133,7 +133,7 @@ fn bad_input_is_one_message_and_leaves_nothing() {
         (&["run", "missing.toml"], "no.txt"),
         (&["run", "short.toml", "--budget", "64MiB"], "tokens"),
         (&["run", "vocabulary.toml"], "vocab_size"),
-        (&["run", "tiny.toml", "--only", "plian"], "there is no rung `plian`"),
+        (&["run", "tiny.toml", "--only", "plian"], "there is no rung `plian`; `tiny.toml` has plain, ring"),
         (&["run", "tiny.toml", "--budget", "lots"], "80GiB"),
         (&["run", "tiny.toml", "--budget", "100KiB"], "too small"),
         (&["run", "tiny.toml", "--steps", "0"], "steps"),
@@ -182,4 +182,44 @@ fn an_interrupt_keeps_what_is_done() {
     let records = ablation::record::Records::read(&dir.path().join("out")).unwrap();
     assert!(!records.runs.is_empty() && records.runs.iter().all(|r| r.purpose == "curve"));
     assert!(dir.path().join("out/report.html").exists());
+}
+
+/// A reader of the log that has gone away ends nothing.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_log_that_cannot_be_written_ends_no_run() {
+    let dir = folder();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ablation"));
+    let status = command.args(["run", "tiny.toml", "--out", "out"]).current_dir(dir.path()).stderr(full).output();
+    assert!(status.unwrap().status.success());
+    assert!(dir.path().join("out/report.html").exists());
+}
+
+/// A loss that is no number is a failed run, not a result.
+#[test]
+fn training_that_diverges_fails() {
+    let dir = folder();
+    std::fs::write(dir.path().join("hot.toml"), TINY.replace("steps = 2", "steps = 6\nlearning_rate = 1e30")).unwrap();
+    let output = ablation(dir.path(), &["run", "hot.toml", "--out", "out", "--only", "plain"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let records = ablation::record::Records::read(&dir.path().join("out")).unwrap();
+    let failed = records.runs.iter().find(|r| r.purpose == "longest").unwrap();
+    assert_eq!(failed.status, ablation::record::run::Status::Failed);
+    assert!(failed.reason.contains("learning rate may be too high"), "{}", failed.reason);
+}
+
+/// What the records say can be run again from anywhere, the rung alone that ran.
+#[test]
+fn the_recorded_experiment_runs_again() {
+    let dir = folder();
+    assert!(ablation(dir.path(), &["run", "tiny.toml", "--out", "a", "--only", "ring"]).status.success());
+    let first = ablation::record::Records::read(&dir.path().join("a")).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("again.toml"), &first.runs[0].experiment_toml).unwrap();
+    let output = ablation(elsewhere.path(), &["run", "again.toml", "--out", "b"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let again = ablation::record::Records::read(&elsewhere.path().join("b")).unwrap();
+    assert_eq!(again.positions, first.positions);
+    assert_eq!(again.runs.len(), first.runs.len());
 }

@@ -5,6 +5,7 @@ mod run;
 
 use std::io::Write;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::error::BadInput;
@@ -29,9 +30,12 @@ enum Command {
     Report(report::Report),
 }
 
-/// Prints a line; a reader that has gone away is no error.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+/// Prints a line; a reader that has gone away is no error, a full disk is.
+fn say(text: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Runs the program; returns its exit status.
@@ -51,7 +55,7 @@ pub fn main() -> u8 {
     match result {
         Ok(status) => status,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            crate::notice(&format!("error: {error:#}"));
             if error.is::<BadInput>() { 2 } else { 1 }
         }
     }

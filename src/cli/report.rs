@@ -14,6 +14,6 @@ pub struct Report {
 /// Runs the command.
 pub fn report(command: &Report) -> Result<u8> {
     let report = crate::report::render(&command.dir)?;
-    super::say(&report.summary);
+    super::say(&report.summary)?;
     Ok(0)
 }

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::Result;
 
 use crate::bad_input;
-use crate::ladder::attempt::{Purpose, attempts, describe};
+use crate::ladder::attempt::attempts;
 use crate::ladder::experiment::Experiment;
 use crate::ladder::{run, validate};
+use crate::notice;
 use crate::record::parquet::FILES;
 use crate::train::toggles::ContextParallel;
 use crate::units::parse_bytes;
@@ -46,6 +47,13 @@ pub struct Run {
 fn experiment(command: &Run) -> Result<Experiment> {
     let name = command.experiment.as_deref().unwrap_or("small");
     let mut e = Experiment::load(name)?;
+    if let Some(only) = &command.only {
+        let names: Vec<String> = e.rungs.iter().map(|r| r.name.clone()).collect();
+        e.rungs.retain(|r| r.name == *only);
+        if e.rungs.is_empty() {
+            bad_input!("there is no rung `{only}`; `{name}` has {}", names.join(", "));
+        }
+    }
     if let Some(budget) = &command.budget {
         e.budget = Some(parse_bytes(budget)?);
     }
@@ -74,11 +82,9 @@ fn free_folder(name: &str) -> PathBuf {
 
 /// Makes the folder and shows that it can be written to.
 fn prepare(dir: &Path) -> Result<()> {
-    if let Some(file) = FILES.iter().find(|f| dir.join(f).exists()) {
-        bad_input!(
-            "{} holds {file} of an earlier run, which would be lost: give another --out, or move it away",
-            dir.display()
-        );
+    let mut written = FILES.iter().chain(&["report.md", "report.html", "figures"]);
+    if let Some(file) = written.find(|f| dir.join(f).exists()) {
+        bad_input!("{} holds {file} already, which would be lost: give another --out, or move it away", dir.display());
     }
     let probe = dir.join(".ablation-probe");
     let made = std::fs::create_dir_all(dir)
@@ -93,13 +99,13 @@ fn prepare(dir: &Path) -> Result<()> {
 /// Runs the command.
 pub fn run(command: &Run) -> Result<u8> {
     let e = experiment(command)?;
-    let attempts = attempts(&e, command.only.as_deref())?;
+    let attempts = attempts(&e, run::text_bytes(&e)?)?;
     let corpus = run::corpus(&e, &attempts)?;
     let dir = command.out.clone().unwrap_or_else(|| free_folder(&e.name));
     prepare(&dir)?;
 
-    for a in attempts.iter().filter(|a| a.purpose == Purpose::Longest && !a.rung.toggles.rope.covers(a.length)) {
-        eprintln!("note: {}: YaRN's factor × original length covers fewer tokens: raise the factor", describe(a));
+    for note in run::notes(&e, &attempts, &corpus) {
+        notice(&format!("note: {note}"));
     }
 
     let cancelled = Arc::new(AtomicBool::new(false));
@@ -107,11 +113,11 @@ pub fn run(command: &Run) -> Result<u8> {
     ctrlc::set_handler(move || flag.store(true, Relaxed))?;
     let ended = run::ladder(&e, &attempts, &corpus, &dir, &cancelled)?;
     if ended.cancelled && !dir.join(FILES[0]).exists() {
-        eprintln!("ended before the first run was done: {} holds nothing", dir.display());
+        notice(&format!("ended before the first run was done: {} holds nothing", dir.display()));
         return Ok(130);
     }
     let report = crate::report::render(&dir)?;
-    super::say(&report.summary);
+    super::say(&report.summary)?;
     Ok(match (ended.cancelled, ended.failed) {
         (true, _) => 130,
         (false, 0) => 0,

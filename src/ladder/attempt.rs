@@ -1,5 +1,7 @@
 //! The attempts of a ladder: which rung is run at which length, and what the plan says of it.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
 use super::experiment::{Experiment, Rung};
@@ -65,16 +67,11 @@ fn quarters(longest: u64, grid: u64) -> Vec<u64> {
     lengths
 }
 
-/// All attempts of an experiment, in the order in which they run.
-pub fn attempts(e: &Experiment, only: Option<&str>) -> Result<Vec<Attempt>> {
-    if let Some(only) = only
-        && !e.rungs.iter().any(|r| r.name == only)
-    {
-        let names: Vec<&str> = e.rungs.iter().map(|r| r.name.as_str()).collect();
-        bad_input!("there is no rung `{only}`; `{}` has {}", e.name, names.join(", "));
-    }
+/// All attempts of an experiment, in the order in which they run. `text_tokens`: no
+/// longer sequence can come from the text, so none is searched.
+pub fn attempts(e: &Experiment, text_tokens: u64) -> Result<Vec<Attempt>> {
     let mut all = Vec::new();
-    for rung in e.rungs.iter().filter(|r| only.is_none_or(|only| only == r.name)) {
+    for rung in &e.rungs {
         let Some(budget) = e.budget else {
             let Some(stop_at) = rung.stop_at else {
                 bad_input!("rung `{}` has no end: give a budget, or stop_at", rung.name)
@@ -95,7 +92,8 @@ pub fn attempts(e: &Experiment, only: Option<&str>) -> Result<Vec<Attempt>> {
                 format_bytes(load.unwrap_or(0))
             );
         }
-        match longest(&e.model, &rung.toggles, budget, rung.grid, rung.stop_at) {
+        let most = rung.stop_at.unwrap_or(u64::MAX).min(text_tokens.next_multiple_of(rung.grid));
+        match longest(&e.model, &rung.toggles, budget, rung.grid, most) {
             Some(length) => {
                 let beyond = (Some(length) != rung.stop_at).then_some(length + rung.grid);
                 add(&mut all, e, rung, length, beyond)?;
@@ -108,7 +106,8 @@ pub fn attempts(e: &Experiment, only: Option<&str>) -> Result<Vec<Attempt>> {
 
 fn add(all: &mut Vec<Attempt>, e: &Experiment, rung: &Rung, length: u64, beyond: Option<u64>) -> Result<()> {
     let curve = if rung.curve.is_empty() { quarters(length, rung.grid) } else { rung.curve.clone() };
-    for shorter in curve.into_iter().filter(|l| *l < length) {
+    let curve: BTreeSet<u64> = curve.into_iter().filter(|l| *l < length).collect();
+    for shorter in curve {
         all.push(Attempt::new(e, rung, Purpose::Curve, shorter)?);
     }
     all.push(Attempt::new(e, rung, Purpose::Longest, length)?);

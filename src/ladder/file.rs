@@ -193,10 +193,10 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
     };
     let source = match (file.text.books, file.text.files) {
         (Some(books), None) => TextSource::Books(books),
-        (None, Some(files)) => TextSource::Files(files.into_iter().map(|f| folder.join(f)).collect()),
+        (None, Some(files)) => TextSource::Files(files.iter().map(|f| whole(folder, f)).collect()),
         _ => bad_input!("{name}: [text] needs either `books` or `files`"),
     };
-    let text = Text { source, tokenizer: file.text.tokenizer.map(|t| folder.join(t)) };
+    let text = Text { source, tokenizer: file.text.tokenizer.map(|t| whole(folder, &t)) };
     let theta = file.model.rope_theta;
     let mut rungs = Vec::new();
     for rung in file.rung {
@@ -227,6 +227,12 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
         text,
         rungs,
     })
+}
+
+/// A path of the file's, so that what is written back can stand anywhere.
+fn whole(folder: &Path, path: &Path) -> PathBuf {
+    let path = folder.join(path);
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {

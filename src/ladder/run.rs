@@ -12,10 +12,11 @@ use super::experiment::{Experiment, TextSource};
 use super::machine::Machine;
 use super::recording::{Measured, record};
 use crate::bad_input;
-use crate::data::{Corpus, Tokenizer};
+use crate::data::{Corpus, Tokenizer, books};
 use crate::memory::allocator;
 use crate::memory::ledger::OutOfMemory;
 use crate::model::init::SeededWeights;
+use crate::notice;
 use crate::record::Records;
 use crate::record::run::Status;
 use crate::train::step::{Cancelled, Optimizer};
@@ -28,6 +29,15 @@ pub struct Ended {
     pub failed: usize,
     /// Ended from outside before the last attempt.
     pub cancelled: bool,
+}
+
+/// Bytes of the experiment's text: no tokenizer here makes more tokens of it.
+pub fn text_bytes(e: &Experiment) -> Result<u64> {
+    match &e.text.source {
+        TextSource::Books(names) => names.iter().map(|n| Ok(books::find(n)?.text.len() as u64)).sum(),
+        // A file that can't be read is said, with its reason, by the corpus.
+        TextSource::Files(paths) => Ok(paths.iter().filter_map(|p| Some(p.metadata().ok()?.len())).sum()),
+    }
 }
 
 /// The experiment's text as tokens, as many as the longest attempt takes.
@@ -44,7 +54,7 @@ pub fn corpus(e: &Experiment, attempts: &[Attempt]) -> Result<Corpus> {
             tokenizer.vocab_size()
         );
     }
-    let needed = attempts.iter().map(|a| a.length as usize * a.steps as usize).max();
+    let needed = attempts.iter().map(|a| (a.length as usize).saturating_mul(a.steps as usize)).max();
     let corpus = match &e.text.source {
         TextSource::Books(names) => Corpus::books(names, &tokenizer, needed)?,
         TextSource::Files(paths) => Corpus::files(paths, &tokenizer, needed)?,
@@ -81,7 +91,7 @@ pub fn ladder(
         bar.set_message(describe(attempt));
         if bar.is_hidden() {
             // Not a terminal: a line an attempt instead of the bar.
-            eprintln!("[{}/{}] {}", number + 1, attempts.len(), describe(attempt));
+            notice(&format!("[{}/{}] {}", number + 1, attempts.len(), describe(attempt)));
         }
         let before = bar.position();
         let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
@@ -97,13 +107,13 @@ pub fn ladder(
         if run.status != expected {
             ended.failed += 1;
             bar.suspend(|| {
-                eprintln!(
+                notice(&format!(
                     "{}: {} where the plan said {}: {}",
                     describe(attempt),
                     run.status.key(),
                     expected.key(),
                     run.reason
-                )
+                ))
             });
         }
         records.runs.push(run);
@@ -115,6 +125,34 @@ pub fn ladder(
     Ok(ended)
 }
 
+/// Rows of the attempt's length that the text has.
+fn whole_rows(corpus: &Corpus, attempt: &Attempt) -> usize {
+    corpus.ids.len() / attempt.length as usize
+}
+
+/// What a user should know of the attempts before they run.
+pub fn notes(e: &Experiment, attempts: &[Attempt], corpus: &Corpus) -> Vec<String> {
+    let mut notes = Vec::new();
+    for a in attempts.iter().filter(|a| a.purpose == Purpose::Longest) {
+        if !a.rung.toggles.rope.covers(a.length) {
+            notes.push(format!(
+                "{}: YaRN's factor × original length covers fewer tokens: raise the factor",
+                describe(a)
+            ));
+        }
+        let rows = whole_rows(corpus, a);
+        if rows < a.steps as usize {
+            notes.push(format!("{}: the text has {rows} rows for {} steps: they repeat", describe(a), a.steps));
+        }
+        let curve = e.rungs.iter().filter(|r| r.name == a.rung.name).flat_map(|r| &r.curve);
+        let dropped = curve.filter(|l| **l > a.length).count();
+        if dropped > 0 {
+            notes.push(format!("{}: {dropped} lengths of its curve are longer and are left out", describe(a)));
+        }
+    }
+    notes
+}
+
 /// Runs one attempt and measures it from outside.
 fn one(
     e: &Experiment,
@@ -124,7 +162,7 @@ fn one(
     progress: &(dyn Fn(usize) + Sync),
 ) -> Result<Measured> {
     let mut rows = Vec::new();
-    for step in 0..attempt.steps as usize {
+    for step in 0..(attempt.steps as usize).min(whole_rows(corpus, attempt)) {
         rows.push(Row { ids: corpus.row(attempt.length as usize, step)?.to_vec(), labels: None });
     }
     let optimizer = Optimizer {

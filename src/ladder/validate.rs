@@ -13,8 +13,16 @@ use crate::train::toggles::{ContextParallel, Loss};
 /// Beyond this many tokens positions leave 32 bits.
 const LONGEST: u64 = 1 << 31;
 
+/// Names stand in figures and in the names of folders.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
 /// Says what is wrong with an experiment, by key.
 pub fn experiment(e: &Experiment) -> Result<()> {
+    if !is_name(&e.name) {
+        bad_input!("name = `{}`: a name is made of a to z, 0 to 9 and -", e.name);
+    }
     e.model.validate()?;
     if e.steps == 0 || e.curve_steps == 0 {
         bad_input!("steps and curve_steps must be positive");
@@ -37,7 +45,7 @@ pub fn experiment(e: &Experiment) -> Result<()> {
     }
     let mut names = HashSet::new();
     for r in &e.rungs {
-        if r.name.is_empty() || !r.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        if !is_name(&r.name) {
             bad_input!("rung `{}`: a name is made of a to z, 0 to 9 and -", r.name);
         }
         if !names.insert(&r.name) {
@@ -86,6 +94,9 @@ fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
         }
         ContextParallel::Ulysses => t.ranks,
     } as u64;
+    if r.grid == 0 || r.grid >= LONGEST {
+        bad_input!("grid = {}: from 1 to {} tokens", r.grid, LONGEST - 1);
+    }
     if !r.grid.is_multiple_of(pieces) {
         bad_input!("grid = {}: it must be a multiple of {pieces}, the pieces that its ranks take", r.grid);
     }

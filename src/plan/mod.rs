@@ -4,18 +4,15 @@ use crate::model::config::ModelConfig;
 use crate::train::toggles::Toggles;
 use crate::train::world::plan;
 
-/// Lengths beyond this are not searched: positions are 32-bit.
-const LONGEST: u64 = 1 << 30;
-
 /// Whether the plan's peak is within the budget.
 fn fits(config: &ModelConfig, toggles: &Toggles, budget: u64, length: u64) -> bool {
     plan(config, toggles, Some(budget), length as usize).1.is_ok()
 }
 
-/// The longest multiple of `grid` that fits into `budget` bytes a rank, up to `stop_at`;
-/// none if not even one grid point does. Memory never falls as a sequence grows.
-pub fn longest(config: &ModelConfig, toggles: &Toggles, budget: u64, grid: u64, stop_at: Option<u64>) -> Option<u64> {
-    let most = stop_at.unwrap_or(LONGEST) / grid;
+/// The longest multiple of `grid` that fits into `budget` bytes a rank, up to `most`
+/// tokens; none if not even one grid point does. Memory never falls as a sequence grows.
+pub fn longest(config: &ModelConfig, toggles: &Toggles, budget: u64, grid: u64, most: u64) -> Option<u64> {
+    let most = most / grid;
     let fits = |points: u64| fits(config, toggles, budget, points * grid);
     if most == 0 || !fits(1) {
         return None;

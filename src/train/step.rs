@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::saved::{Kind, Saved};
 use super::toggles::{Keep, Loss, Toggles};
@@ -98,6 +98,9 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     /// One step on this rank's part of a row: loss, gradients, update.
     pub fn step(&mut self, part: &split::Part, optimizer: &Optimizer) -> Result<StepResult> {
         let (loss, losses) = self.gradients(part)?;
+        if !loss.is_finite() {
+            bail!("the loss of step {} is {loss}: the learning rate may be too high", self.step + 1);
+        }
         let gradient_norm = self.update(optimizer)?;
         self.step += 1;
         Ok(StepResult { loss, gradient_norm, losses })
@@ -332,6 +335,9 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         self.mark(Phase::Update, None)?;
         let squares = self.parameters.gradient_squares(self.device)?;
         let norm = self.comm.sum(&[squares])?[0].sqrt();
+        if !norm.is_finite() {
+            bail!("the gradient norm of step {} is {norm}: the learning rate may be too high", self.step + 1);
+        }
         // torch.nn.utils.clip_grad_norm_: never enlarges, 1e-6 in the denominator.
         let gradient_scale = (optimizer.max_gradient_norm / (norm + 1e-6)).min(1.0);
         let update = AdamW {

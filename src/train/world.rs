@@ -33,9 +33,16 @@ pub struct Job<'a> {
     pub optimizer: Optimizer,
     /// Bytes that each rank may hold on its device.
     pub budget: Option<u64>,
-    /// One row a step.
+    /// A row for each step, from the first again when they are through.
     pub rows: &'a [Row],
     pub source: &'a (dyn WeightSource + Sync),
+}
+
+impl Job<'_> {
+    /// The row of a step.
+    fn row(&self, step: usize) -> &Row {
+        &self.rows[step % self.rows.len()]
+    }
 }
 
 /// What the ledger and the meter of a rank say at the end.
@@ -113,7 +120,8 @@ pub fn run_with(
                     let work = std::panic::AssertUnwindSafe(|| {
                         let comm = world.comm(rank);
                         let mut trainer = Trainer::new(&device, &comm, job.config, job.toggles, job.source, cancelled)?;
-                        for (number, row) in job.rows.iter().enumerate() {
+                        for number in 0..job.optimizer.steps as usize {
+                            let row = job.row(number);
                             let before = device.meter().read();
                             steps.push(step(&mut trainer, job, row)?);
                             counts = since(before, device.meter().read());
@@ -180,7 +188,7 @@ fn merge(ranks: Vec<&[RankStep]>, job: &Job) -> Vec<StepReport> {
     let scheme = job.toggles.cp.scheme();
     (0..whole)
         .map(|number| {
-            let length = job.rows[number].ids.len();
+            let length = job.row(number).ids.len();
             let padded = split::padded(length, scheme, ranks.len());
             let mut losses = vec![0.0; padded];
             for (rank, steps) in ranks.iter().enumerate() {
