@@ -58,34 +58,18 @@ pub fn find(name: &str) -> anyhow::Result<&'static Book> {
 
 /// The embedded book whose name or title looks most like `name`, if any does.
 fn nearest(name: &str) -> Option<&'static str> {
-    let plain = |text: &str| -> Vec<char> {
-        text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
-    };
+    let plain =
+        |text: &str| -> String { text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect() };
     let wanted = plain(name);
     let (distance, near) = BOOKS
         .iter()
         .map(|book| {
-            let by_name = edits(&wanted, &plain(book.name));
-            let by_title = edits(&wanted, &plain(book.title));
+            let by_name = strsim::levenshtein(&wanted, &plain(book.name));
+            let by_title = strsim::levenshtein(&wanted, &plain(book.title));
             (by_name.min(by_title), book.name)
         })
         .min()?;
-    (2 * distance <= wanted.len().max(near.len())).then_some(near)
-}
-
-/// The edit distance: insertions, deletions and substitutions of one character.
-fn edits(a: &[char], b: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    (2 * distance <= wanted.chars().count().max(near.len())).then_some(near)
 }
 
 #[cfg(test)]

@@ -54,6 +54,11 @@ impl<'a, B: Buffer> Mat<'a, B> {
         Mat { offset: self.offset + range.start, cols: range.len(), ..self }
     }
 
+    /// Bytes of the view.
+    pub fn bytes(&self) -> u64 {
+        self.elements() as u64 * self.buffer.dtype().bytes()
+    }
+
     /// Number of elements in the view.
     pub fn elements(&self) -> usize {
         self.rows * self.cols

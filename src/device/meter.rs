@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{AttentionShape, Buffer, Mat};
+use super::{AttentionShape, Buffer, Lane, Mat};
 
 /// Running counts of one rank.
 #[derive(Debug, Default)]
@@ -33,9 +33,12 @@ impl Meter {
         }
     }
 
-    /// Counts bytes between device and host memory.
-    pub fn host_link(&self, bytes: u64) {
-        self.host_link_bytes.fetch_add(bytes, Relaxed);
+    /// A copy: its bytes count where the lane goes to host memory or comes from it.
+    pub fn copy<B: Buffer>(&self, lane: Lane, source: Mat<B>, destination: Mat<B>) {
+        assert!(source.rows == destination.rows && source.cols == destination.cols, "copy: shapes differ");
+        if matches!(lane, Lane::In | Lane::Out) {
+            self.host_link_bytes.fetch_add(source.bytes(), Relaxed);
+        }
     }
 
     /// Counts bytes sent to other ranks.

@@ -70,6 +70,12 @@ pub trait SharedMat: Clone + Send + 'static {
     fn add_from(&self, source: &Self) -> Result<()>;
 }
 
+/// Another rank failed first: this one stopped for it. Lanes hand it on as it is, so that
+/// the first cause can be told from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stopped, since another rank failed")]
+pub struct Stopped;
+
 /// Work for a lane other than [`Lane::Compute`].
 pub type Job = Box<dyn FnOnce() -> Result<()> + Send>;
 

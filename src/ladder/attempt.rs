@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::experiment::{Experiment, Rung};
 use crate::bad_input;
-use crate::memory::ledger::{OutOfMemory, Phase};
+use crate::memory::ledger::Phase;
 use crate::plan::longest;
 use crate::train::world::{RankReport, plan};
 use crate::units::{format_bytes, format_tokens};
@@ -62,9 +62,7 @@ impl Attempt {
 
 /// Shorter lengths for the curve where the rung names none: quarters of the longest.
 fn quarters(longest: u64, grid: u64) -> Vec<u64> {
-    let mut lengths: Vec<u64> = (1..4).map(|i| longest * i / 4 / grid * grid).filter(|l| *l > 0).collect();
-    lengths.dedup();
-    lengths
+    (1..4).map(|i| longest * i / 4 / grid * grid).filter(|l| *l > 0).collect()
 }
 
 /// All attempts of an experiment, in the order in which they run. `text_tokens`: no
@@ -79,29 +77,34 @@ pub fn attempts(e: &Experiment, text_tokens: u64) -> Result<Vec<Attempt>> {
             add(&mut all, e, rung, stop_at, None)?;
             continue;
         };
-        if let Err(error) = plan(&e.model, &rung.toggles, Some(budget), rung.grid as usize).1
-            && let Some(refusal) = error.downcast_ref::<OutOfMemory>()
-            && refusal.mark.phase == Phase::Load
-        {
-            let held = plan(&e.model, &rung.toggles, None, rung.grid as usize).0;
-            let load = held.timeline.iter().filter(|s| s.mark.phase == Phase::Load).map(|s| s.device.total()).max();
-            bad_input!(
-                "a budget of {} is too small for rung `{}`: weights, gradients and moments alone take {} a rank",
-                format_bytes(budget),
-                rung.name,
-                format_bytes(load.unwrap_or(0))
-            );
-        }
         let most = rung.stop_at.unwrap_or(u64::MAX).min(text_tokens.next_multiple_of(rung.grid));
         match longest(&e.model, &rung.toggles, budget, rung.grid, most) {
             Some(length) => {
                 let beyond = (Some(length) != rung.stop_at).then_some(length + rung.grid);
                 add(&mut all, e, rung, length, beyond)?;
             }
-            None => all.push(Attempt::new(e, rung, Purpose::Beyond, rung.grid)?),
+            None => {
+                has_room_for_weights(e, rung, budget)?;
+                all.push(Attempt::new(e, rung, Purpose::Beyond, rung.grid)?);
+            }
         }
     }
     Ok(all)
+}
+
+/// Refuses a budget that is used up before the first token.
+fn has_room_for_weights(e: &Experiment, rung: &Rung, budget: u64) -> Result<()> {
+    let (planned, _) = plan(&e.model, &rung.toggles, None, rung.grid as usize);
+    let load = planned.timeline.iter().filter(|s| s.mark.phase == Phase::Load).map(|s| s.device.total()).max();
+    match load {
+        Some(load) if load > budget => bad_input!(
+            "a budget of {} is too small for rung `{}`: weights, gradients and moments alone take {} a rank",
+            format_bytes(budget),
+            rung.name,
+            format_bytes(load)
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn add(all: &mut Vec<Attempt>, e: &Experiment, rung: &Rung, length: u64, beyond: Option<u64>) -> Result<()> {

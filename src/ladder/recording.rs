@@ -66,13 +66,6 @@ fn timeline(run: u32, ranks: &[RankReport]) -> Vec<TimelinePoint> {
     points
 }
 
-/// Tokens a second over the steps after the first, or over the first if it is alone.
-fn tokens_per_second(seconds: &[f64], length: u64) -> Option<f64> {
-    let counted = if seconds.len() > 1 { &seconds[1..] } else { seconds };
-    let total: f64 = counted.iter().sum();
-    (total > 0.0).then(|| length as f64 * counted.len() as f64 / total)
-}
-
 /// The rows of an attempt.
 pub(super) fn record(
     number: u32,
@@ -92,9 +85,8 @@ pub(super) fn record(
         Rope::Yarn(yarn) => Some(yarn),
         Rope::Default { .. } => None,
     };
-    let step_seconds: Vec<f64> = outcome.steps.iter().map(|s| s.seconds).collect();
     let padded = split::padded(attempt.length as usize, toggles.cp.scheme(), toggles.ranks) as u64;
-    let run = Run {
+    let mut run = Run {
         run: number,
         experiment: e.name.clone(),
         rung: attempt.rung.name.clone(),
@@ -138,8 +130,8 @@ pub(super) fn record(
         reason,
         loss: outcome.steps.iter().map(|s| s.loss).collect(),
         gradient_norm: outcome.steps.iter().map(|s| s.gradient_norm).collect(),
-        tokens_per_second: tokens_per_second(&step_seconds, attempt.length),
-        step_seconds,
+        tokens_per_second: None,
+        step_seconds: outcome.steps.iter().map(|s| s.seconds).collect(),
         budget_bytes: e.budget,
         peak_device_bytes: fullest.device.bytes.total(),
         at_peak_device: fullest.device.bytes,
@@ -169,5 +161,6 @@ pub(super) fn record(
         driver: None,
         started_unix_ms: measured.started.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64),
     };
+    run.tokens_per_second = run.mean_step_seconds().map(|seconds| attempt.length as f64 / seconds);
     (run, timeline(number, &outcome.ranks), bands(number, outcome, attempt.length))
 }

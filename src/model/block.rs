@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::config::ModelConfig;
 use super::layout::Part;
-use crate::device::{AttentionShape, Buffer, DType, Device, HeadNormRope, Mat};
+use crate::device::{AttentionShape, Buffer, DType, Device, HeadNormRope, Lane, Mat};
 use crate::memory::category::Category;
 use crate::memory::ledger::Place;
 use crate::parallel::attention::{Attention, Output, Qkv};
@@ -52,13 +52,6 @@ pub struct Block<'a, D: Device, C> {
     pub tokens: usize,
     /// Tokens that row-wise parts take at once.
     pub tile: usize,
-}
-
-/// Buffers of one tile, reused for all tiles.
-struct TileBuffers<B> {
-    norm: B,
-    d_norm: B,
-    mid: B,
 }
 
 impl<D: Device, C: Comm<D>> Block<'_, D, C> {
@@ -169,7 +162,7 @@ impl<D: Device, C: Comm<D>> Block<'_, D, C> {
     ) -> Result<()> {
         let x = self.hidden(x).rows(rows.clone());
         let o = Mat::new(o, self.tokens, self.attention().q_cols()).rows(rows.clone());
-        self.device.copy(crate::device::Lane::Compute, x, mid)?;
+        self.device.copy(Lane::Compute, x, mid)?;
         self.device.matmul(o, false, w.mat(Part::O), true, mid, true)
     }
 
@@ -231,16 +224,12 @@ impl<D: Device, C: Comm<D>> Block<'_, D, C> {
         let (hidden, ffn, q_cols) = (self.config.hidden_size, self.config.intermediate_size, self.attention().q_cols());
         let (dev, eps) = (self.device, self.config.rms_norm_eps);
         let d_o = dev.working(self.tokens, q_cols)?;
-        let b = TileBuffers {
-            norm: self.tile_buffer(hidden)?,
-            d_norm: self.tile_buffer(hidden)?,
-            mid: self.tile_buffer(hidden)?,
-        };
+        let (norm, d_norm, mid) = (self.tile_buffer(hidden)?, self.tile_buffer(hidden)?, self.tile_buffer(hidden)?);
         let (gate, up, act) = (self.tile_buffer(ffn)?, self.tile_buffer(ffn)?, self.tile_buffer(ffn)?);
         for rows in self.tiles() {
             let n = rows.len();
             let (norm, d_norm, mid) =
-                (Mat::at(&b.norm, 0, n, hidden), Mat::at(&b.d_norm, 0, n, hidden), Mat::at(&b.mid, 0, n, hidden));
+                (Mat::at(&norm, 0, n, hidden), Mat::at(&d_norm, 0, n, hidden), Mat::at(&mid, 0, n, hidden));
             let (gate, up, act) = (Mat::at(&gate, 0, n, ffn), Mat::at(&up, 0, n, ffn), Mat::at(&act, 0, n, ffn));
             let dy = self.hidden(dy).rows(rows.clone());
             self.after_attention(x, o, w, &rows, mid)?;
@@ -311,7 +300,7 @@ impl<D: Device, C: Comm<D>> Block<'_, D, C> {
                 return Ok(from);
             }
             let to = self.device.working(1, from.elements())?;
-            self.device.copy(crate::device::Lane::Compute, Mat::flat(&from), Mat::flat(&to))?;
+            self.device.copy(Lane::Compute, Mat::flat(&from), Mat::flat(&to))?;
             Ok::<_, anyhow::Error>(to)
         };
         Ok(Qkv { q: cast(gradient.q)?, k: cast(gradient.k)?, v: cast(gradient.v)? })

@@ -1,6 +1,8 @@
 //! Units: the parts in which weights are sharded, gathered and updated, and where
 //! each named tensor stands in its unit.
 
+use std::ops::Range;
+
 use super::config::ModelConfig;
 
 /// A part of the model whose weights travel together.
@@ -73,6 +75,16 @@ impl UnitLayout {
     /// Elements of each of `ranks` equal shards.
     pub fn shard_elements(&self, ranks: usize) -> usize {
         self.elements.div_ceil(ranks).next_multiple_of(ALIGNMENT)
+    }
+
+    /// What a shard, elements `shard` of the unit, holds of each tensor: the slot, the
+    /// tensor's first element there, and the elements of the shard.
+    pub fn parts(&self, shard: Range<usize>) -> impl Iterator<Item = (&Slot, usize, Range<usize>)> {
+        self.slots.iter().filter_map(move |slot| {
+            let from = slot.offset.max(shard.start);
+            let to = (slot.offset + slot.rows * slot.cols).min(shard.end);
+            (from < to).then(|| (slot, from - slot.offset, from - shard.start..to - shard.start))
+        })
     }
 
     /// The slot of a part, if this unit has one.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::device::dry::{Dry, DryBuffer};
-use crate::device::{Buffer, Device, Mat};
+use crate::device::{Device, Mat};
 
 /// What ranks exchange. All ranks call the same operations in the same order.
 ///
@@ -38,11 +38,6 @@ impl DryComm {
     }
 }
 
-/// Bytes of a view.
-pub(super) fn bytes<B: Buffer>(mat: &Mat<B>) -> u64 {
-    mat.elements() as u64 * mat.buffer.dtype().bytes()
-}
-
 type M<'a> = Mat<'a, DryBuffer>;
 
 impl Comm<Dry> for DryComm {
@@ -53,19 +48,19 @@ impl Comm<Dry> for DryComm {
         self.ranks
     }
     fn all_gather(&self, device: &Dry, part: M, _: M) -> Result<()> {
-        device.meter().sent(bytes(&part) * (self.ranks as u64 - 1));
+        device.meter().sent(part.bytes() * (self.ranks as u64 - 1));
         Ok(())
     }
     fn reduce_scatter(&self, device: &Dry, whole: M, _: M) -> Result<()> {
-        device.meter().sent(bytes(&whole) / self.ranks as u64 * (self.ranks as u64 - 1));
+        device.meter().sent(whole.bytes() / self.ranks as u64 * (self.ranks as u64 - 1));
         Ok(())
     }
     fn rotate(&self, device: &Dry, send: &[M], _: &[M]) -> Result<()> {
-        device.meter().sent(send.iter().map(bytes).sum());
+        device.meter().sent(send.iter().map(Mat::bytes).sum());
         Ok(())
     }
     fn all_to_all(&self, device: &Dry, send: &[M], _: &[M]) -> Result<()> {
-        device.meter().sent(send[1..].iter().map(bytes).sum());
+        device.meter().sent(send[1..].iter().map(Mat::bytes).sum());
         Ok(())
     }
     fn sum(&self, values: &[f64]) -> Result<Vec<f64>> {

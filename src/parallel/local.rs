@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Stopped;
-use super::comm::{Comm, bytes};
-use crate::device::{Device, Lane, Mat, SharedMat};
+use super::comm::Comm;
+use crate::device::{Device, Lane, Mat, SharedMat, Stopped};
 
 /// What a rank posts for another one.
 enum Post<S> {
@@ -150,7 +149,7 @@ impl<S: SharedMat, D: Device<Shared = S>> Comm<D> for LocalComm<S> {
 
     fn all_gather(&self, device: &D, part: Mat<D::Buffer>, whole: Mat<D::Buffer>) -> Result<D::Event> {
         let ranks = self.world.ranks;
-        device.meter().sent(bytes(&part) * (ranks as u64 - 1));
+        device.meter().sent(part.bytes() * (ranks as u64 - 1));
         let mine = device.share(part);
         let out = (0..ranks).map(|to| (to, vec![mine.clone()])).collect();
         let into = (0..ranks).map(|r| (r, vec![device.share(whole.rows(r..r + 1))], false)).collect();
@@ -159,7 +158,7 @@ impl<S: SharedMat, D: Device<Shared = S>> Comm<D> for LocalComm<S> {
 
     fn reduce_scatter(&self, device: &D, whole: Mat<D::Buffer>, part: Mat<D::Buffer>) -> Result<D::Event> {
         let ranks = self.world.ranks;
-        device.meter().sent(bytes(&whole) / ranks as u64 * (ranks as u64 - 1));
+        device.meter().sent(whole.bytes() / ranks as u64 * (ranks as u64 - 1));
         let mine = device.share(part);
         let out = (0..ranks).map(|to| (to, vec![device.share(whole.rows(to..to + 1))])).collect();
         let into = (0..ranks).map(|from| (from, vec![mine.clone()], true)).collect();
@@ -168,7 +167,7 @@ impl<S: SharedMat, D: Device<Shared = S>> Comm<D> for LocalComm<S> {
 
     fn rotate(&self, device: &D, send: &[Mat<D::Buffer>], receive: &[Mat<D::Buffer>]) -> Result<D::Event> {
         let ranks = self.world.ranks;
-        device.meter().sent(send.iter().map(bytes).sum());
+        device.meter().sent(send.iter().map(Mat::bytes).sum());
         let (next, previous) = ((self.rank + 1) % ranks, (self.rank + ranks - 1) % ranks);
         let send = send.iter().map(|m| device.share(*m)).collect();
         let receive = receive.iter().map(|m| device.share(*m)).collect();
@@ -177,7 +176,7 @@ impl<S: SharedMat, D: Device<Shared = S>> Comm<D> for LocalComm<S> {
 
     fn all_to_all(&self, device: &D, send: &[Mat<D::Buffer>], receive: &[Mat<D::Buffer>]) -> Result<D::Event> {
         let others = send.iter().enumerate().filter(|(to, _)| *to != self.rank);
-        device.meter().sent(others.map(|(_, m)| bytes(m)).sum());
+        device.meter().sent(others.map(|(_, m)| m.bytes()).sum());
         let out = send.iter().enumerate().map(|(to, m)| (to, vec![device.share(*m)])).collect();
         let into = receive.iter().enumerate().map(|(from, m)| (from, vec![device.share(*m)], false)).collect();
         self.exchange(device, out, into)

@@ -7,8 +7,3 @@ pub mod ring;
 pub mod shard;
 pub mod split;
 pub mod ulysses;
-
-/// Another rank failed first: this one stopped for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("stopped, since another rank failed")]
-pub struct Stopped;

@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::comm::Comm;
-use crate::device::{AdamW, AdamWState, Buffer, DType, Device, Mat};
+use crate::device::{AdamW, AdamWState, Buffer, DType, Device, Lane, Mat};
 use crate::memory::category::Category;
 use crate::memory::ledger::Place;
 use crate::model::layout::{Part, Slot, UnitLayout};
@@ -88,22 +88,13 @@ impl<D: Device> Parameters<D> {
             let mut values = vec![0.0; n];
             device.write(&values, &shard.first_moment)?;
             device.write(&values, &shard.second_moment)?;
-            for slot in &shard.layout.slots {
-                let (start, end) = (rank * n, (rank + 1) * n);
-                let (from, to) = (slot.offset.max(start), (slot.offset + slot.rows * slot.cols).min(end));
-                if from < to {
-                    source.read(slot, from - slot.offset, &mut values[from - start..to - start])?;
-                }
+            for (slot, first, here) in shard.layout.parts(rank * n..(rank + 1) * n) {
+                source.read(slot, first, &mut values[here])?;
             }
             device.write(&values, &shard.weights)?;
             shards.push(shard);
         }
         Ok(Parameters { shards, ranks, rank, reducing: None })
-    }
-
-    /// Number of units.
-    pub fn units(&self) -> usize {
-        self.shards.len()
     }
 
     /// Begins to gather a unit's whole weights.
@@ -125,7 +116,7 @@ impl<D: Device> Parameters<D> {
         let buffer = match &whole.gathered {
             None => &shard.weights,
             Some((buffer, event)) => {
-                device.wait(crate::device::Lane::Compute, event)?;
+                device.wait(Lane::Compute, event)?;
                 buffer
             }
         };
@@ -170,7 +161,7 @@ impl<D: Device> Parameters<D> {
     pub fn finish_reducing(&mut self, device: &D) -> Result<()> {
         match self.reducing.take() {
             None => Ok(()),
-            Some((_gradient, event)) => device.wait(crate::device::Lane::Compute, &event),
+            Some((_gradient, event)) => device.wait(Lane::Compute, &event),
         }
     }
 
@@ -199,12 +190,9 @@ impl<D: Device> Parameters<D> {
     pub fn export(&self, device: &D, gradients: bool, visit: &mut dyn FnMut(&Slot, usize, &[f32])) -> Result<()> {
         for shard in &self.shards {
             let values = device.read(if gradients { &shard.gradients } else { &shard.weights })?;
-            let (start, end) = (self.rank * values.len(), (self.rank + 1) * values.len());
-            for slot in &shard.layout.slots {
-                let (from, to) = (slot.offset.max(start), (slot.offset + slot.rows * slot.cols).min(end));
-                if from < to {
-                    visit(slot, from - slot.offset, &values[from - start..to - start]);
-                }
+            let n = values.len();
+            for (slot, first, here) in shard.layout.parts(self.rank * n..(self.rank + 1) * n) {
+                visit(slot, first, &values[here]);
             }
         }
         Ok(())

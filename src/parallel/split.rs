@@ -27,8 +27,6 @@ pub struct Part {
     pub targets: Vec<u32>,
     /// Valid targets of the whole row: the loss is a mean over them.
     pub valid_targets: u64,
-    /// Tokens of the whole row, padding included.
-    pub padded_tokens: usize,
 }
 
 /// The length with the padding that the split needs.
@@ -66,11 +64,11 @@ pub fn split(ids: &[u32], labels: Option<&[u32]>, scheme: Scheme, ranks: usize, 
     ensure!(!ids.is_empty(), "a row has no tokens");
     ensure!(ids.len() == labels.len(), "{} labels for {} tokens", labels.len(), ids.len());
     ensure!(ids.len() < u32::MAX as usize, "{} tokens: positions are 32-bit", ids.len());
-    let padded_tokens = padded(ids.len(), scheme, ranks);
+    let padded = padded(ids.len(), scheme, ranks);
     let target = |i: usize| labels.get(i + 1).copied().unwrap_or(IGNORED);
     let valid_targets = (0..ids.len()).filter(|i| target(*i) != IGNORED).count() as u64;
-    let mut part = Part { ids: Vec::new(), positions: Vec::new(), targets: Vec::new(), valid_targets, padded_tokens };
-    for i in ranges(padded_tokens, scheme, ranks, rank).into_iter().flatten() {
+    let mut part = Part { ids: Vec::new(), positions: Vec::new(), targets: Vec::new(), valid_targets };
+    for i in ranges(padded, scheme, ranks, rank).into_iter().flatten() {
         part.ids.push(ids.get(i).copied().unwrap_or(0));
         part.positions.push(i as u32);
         part.targets.push(target(i));

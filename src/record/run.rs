@@ -160,6 +160,16 @@ pub struct Run {
     pub started_unix_ms: i64,
 }
 
+impl Run {
+    /// Seconds of a step: the mean of those after the first, which carries warm-up, or the
+    /// first if it is alone; none without a step, or where a time is no number.
+    pub fn mean_step_seconds(&self) -> Option<f64> {
+        let counted = if self.step_seconds.len() > 1 { &self.step_seconds[1..] } else { &self.step_seconds[..] };
+        let mean = counted.iter().sum::<f64>() / counted.len() as f64;
+        (mean.is_finite() && mean > 0.0).then_some(mean)
+    }
+}
+
 /// What a rank held between two marks of the step. A row of `timeline.parquet`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimelinePoint {

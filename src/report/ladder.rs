@@ -28,21 +28,13 @@ pub struct Rung<'a> {
     pub stops_by_design: bool,
 }
 
-/// The rungs of an experiment file: name and what each adds.
-fn of_file(toml: &str) -> Vec<(String, String)> {
-    let Ok(file) = toml.parse::<toml::Table>() else { return Vec::new() };
-    let text = |rung: &toml::Value, key| rung.get(key).and_then(toml::Value::as_str).map(str::to_string);
-    let rungs = file.get("rung").and_then(toml::Value::as_array).into_iter().flatten();
-    rungs.filter_map(|r| Some((text(r, "name")?, text(r, "adds").unwrap_or_default()))).collect()
-}
-
 impl<'a> Ladder<'a> {
     /// The ladder that the rows tell of.
     pub fn of(records: &'a Records) -> Ladder<'a> {
-        let file = records.runs.first().map_or(Vec::new(), |r| of_file(&r.experiment_toml));
+        let file = records.runs.first().map_or(Vec::new(), |r| rows::rungs_of_file(&r.experiment_toml));
         let rung = |r: rows::Rung<'a>| Rung {
             name: r.name,
-            adds: file.iter().find(|(name, _)| name == r.name).map_or(String::new(), |(_, adds)| adds.clone()),
+            adds: file.iter().find(|f| f.name == r.name).map_or(String::new(), |f| f.adds.clone()),
             longest: r.longest(),
             beyond: r.runs.iter().rev().find(|r| r.status == Status::OutOfMemory).copied(),
             last: r.runs.last().copied(),
@@ -50,15 +42,15 @@ impl<'a> Ladder<'a> {
         };
         let rungs: Vec<Rung> = rows::rungs(records).into_iter().map(rung).collect();
         let begun = |name: &String| rungs.iter().any(|r| r.name == name);
-        let not_run = file.iter().map(|(name, _)| name).filter(|name| !begun(name)).cloned().collect();
+        let not_run = file.iter().map(|f| &f.name).filter(|name| !begun(name)).cloned().collect();
         Ladder { rungs, not_run }
     }
 
     /// The run that ratios are to: the first rung's longest, where the ladder begins with it and it ended well.
     pub fn base(&self) -> Option<&'a Run> {
         let first = self.rungs.first()?;
-        let file = of_file(&first.last?.experiment_toml);
-        file.first().is_none_or(|(name, _)| name == first.name).then_some(first.longest?)
+        let file = rows::rungs_of_file(&first.last?.experiment_toml);
+        file.first().is_none_or(|f| f.name == first.name).then_some(first.longest?)
     }
 
     /// The head of the column of ratios: "× plain"; empty where there is nothing to compare to.
@@ -100,12 +92,9 @@ impl Rung<'_> {
         self.longest.and_then(both).unwrap_or_default()
     }
 
-    /// Seconds of a step: the mean of those after the first, or the first alone.
+    /// Seconds of a step; see [`Run::mean_step_seconds`].
     pub fn step_seconds(&self) -> Option<f64> {
-        let seconds = &self.longest?.step_seconds;
-        let counted = if seconds.len() > 1 { &seconds[1..] } else { &seconds[..] };
-        (!counted.is_empty() && counted.iter().all(|s| s.is_finite()))
-            .then(|| counted.iter().sum::<f64>() / counted.len() as f64)
+        self.longest?.mean_step_seconds()
     }
 
     /// Whether its longest length is known: the next one was tried, or the experiment asks for no more.

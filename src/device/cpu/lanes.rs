@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Result, anyhow};
 
-use crate::device::{Job, Lane};
+use crate::device::{Job, Lane, Stopped};
 
 /// A moment in a lane's queue; compute runs in the caller's thread, so its events are past.
 #[derive(Clone, Default)]
@@ -36,7 +36,7 @@ impl CpuEvent {
 
 /// An error that several events report: typed causes survive where it matters.
 fn relay(error: &Arc<anyhow::Error>) -> anyhow::Error {
-    match error.downcast_ref::<crate::parallel::Stopped>() {
+    match error.downcast_ref::<Stopped>() {
         Some(stopped) => anyhow::Error::new(*stopped),
         None => anyhow!("{error:#}"),
     }

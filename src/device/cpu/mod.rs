@@ -39,11 +39,6 @@ pub(super) fn attention_backward_scratch(shape: &AttentionShape, q_rows: usize) 
     shape.heads * q_rows
 }
 
-fn kernel_shape(shape: &AttentionShape) -> k::Attention {
-    let AttentionShape { heads, kv_heads, head_dim, scale, causal } = *shape;
-    k::Attention { heads, kv_heads, head_dim, scale, causal }
-}
-
 impl Device for Cpu {
     type Buffer = CpuBuffer;
     type Shared = CpuShared;
@@ -107,10 +102,7 @@ impl Device for Cpu {
     }
 
     fn copy(&self, lane: Lane, source: M, destination: M) -> Result<()> {
-        assert!(source.rows == destination.rows && source.cols == destination.cols, "copy: shapes differ");
-        if matches!(lane, Lane::In | Lane::Out) {
-            self.meter.host_link(source.elements() as u64 * source.buffer.dtype().bytes());
-        }
+        self.meter.copy(lane, source, destination);
         let (source, destination) = (self.share(source), self.share(destination));
         self.enqueue(lane, Box::new(move || destination.copy_from(&source)))
     }
@@ -192,8 +184,7 @@ impl Device for Cpu {
 
     fn attention(&self, shape: &AttentionShape, q: M, k: M, v: M, o: M, lse: M) -> Result<()> {
         self.meter.attention(shape, q, k, v, lse);
-        let shape = kernel_shape(shape);
-        over(&[q, k, v], &[o, lse], |r, w| with(w, |[o, lse]| k::attention_forward(&shape, r[0], r[1], r[2], o, lse)))
+        over(&[q, k, v], &[o, lse], |r, w| with(w, |[o, lse]| k::attention_forward(shape, r[0], r[1], r[2], o, lse)))
     }
 
     fn attention_backward(
@@ -210,12 +201,11 @@ impl Device for Cpu {
         self.meter.attention_backward(shape, q, k, v, lse);
         let delta = attention_backward_scratch(shape, q.rows);
         let delta = self.allocate(Place::Device, Category::Scratch, DType::F32, delta)?;
-        let shape = kernel_shape(shape);
         let accumulate = out.accumulate;
         over(&[q, k, v, o, d_o, lse], &[out.dq, out.dk, out.dv, Mat::flat(&delta)], |r, w| {
             with(w, |[dq, dk, dv, mut delta]| {
                 let delta = delta.row_mut(0);
-                k::attention_backward(&shape, r[0], r[1], r[2], r[3], r[4], r[5], delta, dq, dk, dv, accumulate)
+                k::attention_backward(shape, r[0], r[1], r[2], r[3], r[4], r[5], delta, dq, dk, dv, accumulate)
             })
         })
     }

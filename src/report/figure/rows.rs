@@ -28,6 +28,31 @@ pub struct Rung<'a> {
     pub runs: Vec<&'a Run>,
 }
 
+/// A rung as the experiment file in a row has it.
+pub struct FileRung {
+    pub name: String,
+    /// What it adds, in a line.
+    pub adds: String,
+    /// The length at which the experiment ends it, tokens.
+    pub stop_at: Option<u64>,
+}
+
+/// The rungs of an experiment file; none where it can't be read.
+pub fn rungs_of_file(toml: &str) -> Vec<FileRung> {
+    let Ok(file) = toml.parse::<toml::Table>() else { return Vec::new() };
+    let text = |rung: &toml::Value, key| rung.get(key).and_then(toml::Value::as_str).map(str::to_string);
+    let tokens = |stop: &toml::Value| match stop {
+        toml::Value::Integer(tokens) => u64::try_from(*tokens).ok(),
+        toml::Value::String(text) => crate::units::parse_tokens(text).ok(),
+        _ => None,
+    };
+    let rung = |r: &toml::Value| {
+        let (adds, stop_at) = (text(r, "adds").unwrap_or_default(), r.get("stop_at").and_then(tokens));
+        Some(FileRung { name: text(r, "name")?, adds, stop_at })
+    };
+    file.get("rung").and_then(toml::Value::as_array).into_iter().flatten().filter_map(rung).collect()
+}
+
 /// The rungs in the order of their first attempts.
 pub fn rungs(records: &Records) -> Vec<Rung<'_>> {
     let mut rungs: Vec<Rung> = Vec::new();
@@ -65,14 +90,8 @@ impl<'a> Rung<'a> {
     /// Whether the experiment ends this rung at its longest length, whatever the memory would allow.
     pub fn stops_by_design(&self) -> bool {
         let Some(longest) = self.longest().filter(|_| self.beyond().is_none()) else { return false };
-        let Ok(file) = longest.experiment_toml.parse::<toml::Table>() else { return false };
-        let rungs = file.get("rung").and_then(toml::Value::as_array).into_iter().flatten();
-        let stops = rungs.filter(|r| r.get("name").and_then(toml::Value::as_str) == Some(self.name));
-        stops.filter_map(|r| r.get("stop_at")).any(|stop| match stop {
-            toml::Value::Integer(tokens) => *tokens == longest.length_tokens as i64,
-            toml::Value::String(text) => crate::units::parse_tokens(text).ok() == Some(longest.length_tokens),
-            _ => false,
-        })
+        let file = rungs_of_file(&longest.experiment_toml);
+        file.iter().any(|r| r.name == self.name && r.stop_at == Some(longest.length_tokens))
     }
 
     /// Its colour in all figures.

@@ -8,7 +8,6 @@ use super::canvas::{Canvas, figure};
 use super::ends::{End, names};
 use super::rows::{Rung, join, rungs};
 use crate::record::Records;
-use crate::record::run::Run;
 use crate::units::format_tokens;
 
 const SIZE: (u32, u32) = (1000, 620);
@@ -19,18 +18,12 @@ struct Line<'a> {
     points: Vec<(u64, f64)>,
 }
 
-/// Mean seconds of the steps after the first, or the first if it is alone.
-fn seconds(run: &Run) -> Option<f64> {
-    let steps = if run.step_seconds.len() > 1 { &run.step_seconds[1..] } else { &run.step_seconds[..] };
-    let mean = steps.iter().sum::<f64>() / steps.len() as f64;
-    (mean.is_finite() && mean > 0.0).then_some(mean)
-}
-
 /// The figure; none without a timed step.
 pub fn draw(records: &Records) -> Result<Option<Figure>> {
     let mut lines = Vec::new();
     for rung in rungs(records) {
-        let points: Vec<_> = rung.curve().iter().filter_map(|r| Some((r.length_tokens, seconds(r)?))).collect();
+        let points: Vec<_> =
+            rung.curve().iter().filter_map(|r| Some((r.length_tokens, r.mean_step_seconds()?))).collect();
         if !points.is_empty() {
             lines.push(Line { rung, points });
         }

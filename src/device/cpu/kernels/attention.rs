@@ -4,25 +4,14 @@
 use super::matmul::product;
 use super::simd::{dispatch, dot, exp};
 use super::{Rows, RowsMut, each, map};
-
-/// What attention works on.
-#[derive(Debug, Clone, Copy)]
-pub struct Attention {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Factor on the scores.
-    pub scale: f32,
-    /// Query i sees keys 0..=i; else all.
-    pub causal: bool,
-}
+use crate::device::AttentionShape;
 
 /// Query rows of a tile of scores.
 const Q_TILE: usize = 64;
 /// Keys of a tile of scores.
 const KV_TILE: usize = 128;
 
-impl Attention {
+impl AttentionShape {
     /// The columns of a query head.
     fn q<'a>(&self, x: Rows<'a>, head: usize) -> Rows<'a> {
         columns(x, head * self.head_dim, self.head_dim)
@@ -128,7 +117,7 @@ dispatch! {
 
 /// `q`, `o`: [q_rows, heads · head_dim]; `k`, `v`: [kv_rows, kv_heads · head_dim];
 /// `lse`: [heads, q_rows], natural logarithm of the sum over the scaled scores.
-pub fn attention_forward(a: &Attention, q: Rows, k: Rows, v: Rows, o: RowsMut, mut lse: RowsMut) {
+pub fn attention_forward(a: &AttentionShape, q: Rows, k: Rows, v: Rows, o: RowsMut, mut lse: RowsMut) {
     a.check(q, k, v);
     assert!(o.rows == q.rows && o.cols == q.cols, "attention: shape of the output");
     assert!(lse.rows == a.heads && lse.cols == q.rows, "attention: log-sum-exp is [heads, queries]");
@@ -180,7 +169,7 @@ pub fn attention_forward(a: &Attention, q: Rows, k: Rows, v: Rows, o: RowsMut, m
 /// be a block. `delta` [heads · q_rows]: scratch. With `accumulate` the gradients add.
 #[allow(clippy::too_many_arguments)] // the operands of the operation
 pub fn attention_backward(
-    a: &Attention,
+    a: &AttentionShape,
     q: Rows,
     k: Rows,
     v: Rows,
@@ -209,7 +198,7 @@ pub fn attention_backward(
 }
 
 struct Backward<'a> {
-    a: &'a Attention,
+    a: &'a AttentionShape,
     q: Rows<'a>,
     k: Rows<'a>,
     v: Rows<'a>,

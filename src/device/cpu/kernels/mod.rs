@@ -17,7 +17,7 @@ mod swiglu;
 mod tests;
 
 pub use adamw::{adamw_bf16, adamw_f32, sum_squares};
-pub use attention::{Attention, attention_backward, attention_forward, merge};
+pub use attention::{attention_backward, attention_forward, merge};
 pub use embedding::{embedding, embedding_backward};
 pub use loss::{cross_entropy_in_place, log_softmax, nll_and_gradient};
 pub use matmul::matmul;

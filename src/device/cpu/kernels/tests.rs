@@ -1,7 +1,7 @@
 //! The kernels against plain f64 arithmetic.
 
 use super::*;
-use crate::device::IGNORED;
+use crate::device::{AttentionShape, IGNORED};
 
 fn wave(n: usize, key: f64) -> Vec<f32> {
     (0..n).map(|i| ((i as f64 * 0.737 + key) * 1.31).sin() as f32).collect()
@@ -69,7 +69,7 @@ fn the_exponential_is_right_to_an_ulp_or_so() {
 }
 
 struct Case {
-    a: Attention,
+    a: AttentionShape,
     q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -80,7 +80,7 @@ struct Case {
 
 impl Case {
     fn new(heads: usize, kv_heads: usize, d: usize, q_rows: usize, kv_rows: usize, causal: bool) -> Case {
-        let a = Attention { heads, kv_heads, head_dim: d, scale: 1.0 / (d as f32).sqrt(), causal };
+        let a = AttentionShape { heads, kv_heads, head_dim: d, scale: 1.0 / (d as f32).sqrt(), causal };
         let (q, kv) = (heads * d, kv_heads * d);
         Case {
             a,
