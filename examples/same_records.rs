@@ -7,35 +7,20 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ablation::record::Records;
-use ablation::record::run::Run;
-
-/// What must be the same of a run, as bits.
-fn essence(run: &Run) -> String {
-    let bits = |values: &[f64]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-    format!(
-        "{} {} {} {:?} loss {:?} norm {:?} device {:?} host {:?} peak {} {}",
-        run.rung,
-        run.purpose,
-        run.length_tokens,
-        run.status,
-        bits(&run.loss),
-        bits(&run.gradient_norm),
-        run.at_peak_device,
-        run.at_peak_host,
-        run.peak_device_bytes,
-        run.reason,
-    )
-}
 
 fn main() -> anyhow::Result<ExitCode> {
     let dirs: Vec<String> = std::env::args().skip(1).collect();
     let [a, b] = dirs.as_slice() else { anyhow::bail!("give two folders of records") };
-    let (a, b) = (Records::read(Path::new(a))?, Records::read(Path::new(b))?);
-    let mut different = usize::from(a.runs.len() != b.runs.len()) + usize::from(a.positions != b.positions);
-    for (x, y) in a.runs.iter().zip(&b.runs) {
-        if essence(x) != essence(y) {
+    let (a, b) = (Records::read(Path::new(a))?.comparable(), Records::read(Path::new(b))?.comparable());
+    let mut different = usize::from(a.runs.len() != b.runs.len());
+    for (x, y) in a.runs.iter().zip(&b.runs).filter(|(x, y)| x != y) {
+        different += 1;
+        println!("run {}:\n  {x:?}\n  {y:?}", x.run);
+    }
+    for (file, same) in [("timeline", a.timeline == b.timeline), ("positions", a.positions == b.positions)] {
+        if !same {
             different += 1;
-            println!("run {}:\n  {}\n  {}", x.run, essence(x), essence(y));
+            println!("{file} differs");
         }
     }
     println!("{} and {} runs, {different} differences", a.runs.len(), b.runs.len());

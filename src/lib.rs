@@ -4,6 +4,7 @@
 pub mod cli;
 pub mod data;
 pub mod device;
+pub mod doctor;
 pub mod error;
 pub mod ladder;
 pub mod memory;
@@ -15,6 +16,7 @@ pub mod record;
 pub mod report;
 pub mod train;
 pub mod units;
+pub mod verify;
 
 /// Writes a line to the standard error; a reader that has gone away must not end a run.
 pub fn notice(text: &str) {

@@ -1,61 +1,12 @@
 //! The program as a user meets it: exit codes, messages, what is left on disk.
 
-use std::path::Path;
-use std::process::{Command, Output};
+mod program;
 
-/// A ladder of a second.
-const TINY: &str = r#"
-name = "tiny"
-title = "Tiny"
-seed = 1
-steps = 2
-budget = "700KiB"
-[model]
-name = "tiny"
-vocab_size = 2048
-hidden_size = 16
-intermediate_size = 32
-num_hidden_layers = 2
-num_attention_heads = 2
-num_key_value_heads = 1
-head_dim = 8
-rms_norm_eps = 1e-6
-rope_theta = 1e4
-max_position_embeddings = 64
-tie_word_embeddings = true
-[text]
-files = ["text.txt"]
-[toggles]
-chunk_rows = 32
-[[rung]]
-name = "plain"
-adds = "nothing <yet> | a pipe"
-toggles = { loss = "full" }
-grid = 4
-curve = [4]
-[[rung]]
-name = "ring"
-toggles = { cp = "ring", ranks = 2 }
-grid = 4
-stop_at = 64
-"#;
+use std::process::Command;
 
-fn ablation(dir: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ablation")).args(arguments).current_dir(dir).output().unwrap()
-}
+use program::*;
 
-fn folder() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("tiny.toml"), TINY).unwrap();
-    let text = include_str!("../experiments/text/emma.txt");
-    std::fs::write(dir.path().join("text.txt"), &text[..4000]).unwrap();
-    dir
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
+/// failures.md 37: what the heap holds beyond the ledger is small, in every run.
 #[test]
 fn a_ladder_leaves_records_figures_and_a_page_that_needs_nothing_else() {
     let dir = folder();
@@ -79,7 +30,7 @@ fn a_ladder_leaves_records_figures_and_a_page_that_needs_nothing_else() {
     for outside in ["<script", "src=\"http", "href=\"http", "@import", "url(http", "<link"] {
         assert!(!page.contains(outside), "the page reaches for {outside}");
     }
-    let records = ablation::record::Records::read(&out).unwrap();
+    let records = records(&out);
     let beyond = records.runs.iter().find(|r| r.purpose == "beyond").unwrap();
     assert_eq!(beyond.status, ablation::record::run::Status::OutOfMemory);
     assert!(beyond.reason.contains("loss = \"chunked\""), "{}", beyond.reason);
@@ -110,13 +61,9 @@ fn the_same_ladder_twice_leaves_the_same_records() {
     let dir = folder();
     let run = |out: &str| {
         assert!(ablation(dir.path(), &["run", "tiny.toml", "--out", out]).status.success());
-        ablation::record::Records::read(&dir.path().join(out)).unwrap()
+        records(&dir.path().join(out)).comparable()
     };
-    let (a, b) = (run("a"), run("b"));
-    assert_eq!(a.positions, b.positions);
-    for (a, b) in a.runs.iter().zip(&b.runs) {
-        assert_eq!((&a.loss, &a.gradient_norm, a.at_peak_device), (&b.loss, &b.gradient_norm, b.at_peak_device));
-    }
+    assert!(run("a") == run("b"));
 }
 
 #[test]
@@ -139,49 +86,19 @@ fn bad_input_is_one_message_and_leaves_nothing() {
         (&["run", "tiny.toml", "--steps", "0"], "steps"),
         (&["run", "tiny.toml", "--ranks", "3"], "multiple of 6"),
         (&["run", "tiny.toml", "--out", "a-file/out"], "--out"),
-        (&["report", "nothing-here"], "runs.parquet"),
+        (&["report", "nothing-here"], ".parquet"),
     ];
     let before = std::fs::read_dir(dir.path()).unwrap().count();
     for (arguments, message) in cases {
         let output = ablation(dir.path(), arguments);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-        assert!(
-            said.contains(message) || message == "runs.parquet" && said.contains(".parquet"),
-            "{arguments:?}: {said}"
-        );
+        assert!(said.contains(message), "{arguments:?}: {said}");
         assert!(!said.contains("panicked"), "{arguments:?}: {said}");
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before, "something was left behind");
     assert_eq!(ablation(dir.path(), &["run", "--nonsense"]).status.code(), Some(2));
     assert!(text(&ablation(dir.path(), &["--version"]).stdout).starts_with("ablation "));
-}
-
-/// Ctrl-C ends the run within a layer; what is done is on disk, whole, and reported.
-#[test]
-#[cfg(unix)]
-fn an_interrupt_keeps_what_is_done() {
-    let dir = folder();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ablation"))
-        .args(["run", "tiny.toml", "--out", "out", "--steps", "100000", "--only", "ring"])
-        .current_dir(dir.path())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let runs = dir.path().join("out/runs.parquet");
-    let patience = std::time::Instant::now();
-    while !runs.exists() {
-        assert!(patience.elapsed().as_secs() < 60, "no run was recorded");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(130));
-    let records = ablation::record::Records::read(&dir.path().join("out")).unwrap();
-    assert!(!records.runs.is_empty() && records.runs.iter().all(|r| r.purpose == "curve"));
-    assert!(dir.path().join("out/report.html").exists());
 }
 
 /// A reader of the log that has gone away ends nothing.
@@ -203,7 +120,7 @@ fn training_that_diverges_fails() {
     std::fs::write(dir.path().join("hot.toml"), TINY.replace("steps = 2", "steps = 6\nlearning_rate = 1e30")).unwrap();
     let output = ablation(dir.path(), &["run", "hot.toml", "--out", "out", "--only", "plain"]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let records = ablation::record::Records::read(&dir.path().join("out")).unwrap();
+    let records = records(&dir.path().join("out"));
     let failed = records.runs.iter().find(|r| r.purpose == "longest").unwrap();
     assert_eq!(failed.status, ablation::record::run::Status::Failed);
     assert!(failed.reason.contains("learning rate may be too high"), "{}", failed.reason);
@@ -214,12 +131,10 @@ fn training_that_diverges_fails() {
 fn the_recorded_experiment_runs_again() {
     let dir = folder();
     assert!(ablation(dir.path(), &["run", "tiny.toml", "--out", "a", "--only", "ring"]).status.success());
-    let first = ablation::record::Records::read(&dir.path().join("a")).unwrap();
+    let first = records(&dir.path().join("a"));
     let elsewhere = tempfile::tempdir().unwrap();
     std::fs::write(elsewhere.path().join("again.toml"), &first.runs[0].experiment_toml).unwrap();
     let output = ablation(elsewhere.path(), &["run", "again.toml", "--out", "b"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let again = ablation::record::Records::read(&elsewhere.path().join("b")).unwrap();
-    assert_eq!(again.positions, first.positions);
-    assert_eq!(again.runs.len(), first.runs.len());
+    assert!(records(&elsewhere.path().join("b")).comparable() == first.comparable());
 }

@@ -6,102 +6,18 @@ mod common;
 use std::collections::HashMap;
 
 use ablation::device::IGNORED;
-use ablation::mix::mix;
 use ablation::model::config::ModelConfig;
-use ablation::model::layout::{Slot, units};
 use ablation::model::rope::{Rope, Yarn};
-use ablation::parallel::shard::WeightSource;
 use ablation::train::toggles::*;
 use ablation::train::world::{Row, StepReport};
+use ablation::verify::oracle::{counted, head_name, published, tensors, token_losses};
 use candle_core::{D, DType, Device, Result, Tensor, Var};
-use candle_nn::VarBuilder;
-use candle_transformers::models::qwen3;
 use common::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 const CPU: Device = Device::Cpu;
-
-/// Repeatable weights, others for each seed: uniform, norms around 1.
-#[derive(Debug, Clone, Copy)]
-struct Seeded {
-    seed: u64,
-    scale: f32,
-}
-
-impl WeightSource for Seeded {
-    fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> anyhow::Result<()> {
-        let key = slot.name.bytes().fold(mix(self.seed), |key, byte| mix(key ^ u64::from(byte)));
-        for (i, value) in out.iter_mut().enumerate() {
-            let bits = mix(key ^ (first + i) as u64) >> 40;
-            let uniform = bits as f32 / (1 << 23) as f32 - 1.0;
-            *value = if slot.rows == 1 { 1.0 + 0.3 * uniform } else { self.scale * uniform };
-        }
-        Ok(())
-    }
-}
-
-/// The weights as candle tensors under their published names.
-fn tensors(config: &ModelConfig, source: &Seeded, dtype: DType) -> HashMap<String, Tensor> {
-    let tensor = |slot: &Slot| -> Result<Tensor> {
-        let mut values = vec![0.0f32; slot.rows * slot.cols];
-        source.read(slot, 0, &mut values).unwrap();
-        let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
-        Tensor::from_vec(values, shape, &CPU)?.to_dtype(dtype)
-    };
-    units(config).iter().flat_map(|u| &u.slots).map(|s| (s.name.clone(), tensor(s).unwrap())).collect()
-}
-
-fn head_name(config: &ModelConfig) -> &'static str {
-    if config.tie_word_embeddings { "model.embed_tokens.weight" } else { "lm_head.weight" }
-}
-
-fn labels(row: &Row) -> &[u32] {
-    row.labels.as_deref().unwrap_or(&row.ids)
-}
-
-/// 1 at each position but the last whose next label counts, else 0.
-fn counted(row: &Row) -> Vec<f64> {
-    labels(row)[1..].iter().map(|l| if *l == IGNORED { 0.0 } else { 1.0 }).collect()
-}
-
-/// Loss of each position but the last, 0 where its target is ignored.
-fn token_losses(hidden: &Tensor, head: &Tensor, row: &Row) -> Result<Tensor> {
-    let n = row.ids.len() - 1;
-    let log_p = candle_nn::ops::log_softmax(&hidden.matmul(&head.t()?)?, D::Minus1)?;
-    let targets: Vec<u32> = labels(row)[1..].iter().map(|l| if *l == IGNORED { 0 } else { *l }).collect();
-    let targets = Tensor::from_vec(targets, (n, 1), &CPU)?;
-    let counted = Tensor::from_vec(counted(row), n, &CPU)?.to_dtype(log_p.dtype())?;
-    log_p.narrow(0, 0, n)?.contiguous()?.gather(&targets, 1)?.squeeze(1)?.neg()? * counted
-}
-
-/// Losses of candle-transformers' Qwen3.
-fn published(config: &ModelConfig, source: &Seeded, row: &Row) -> Result<Vec<f32>> {
-    let theirs = qwen3::Config {
-        vocab_size: config.vocab_size,
-        hidden_size: config.hidden_size,
-        intermediate_size: config.intermediate_size,
-        num_hidden_layers: config.num_hidden_layers,
-        num_attention_heads: config.num_attention_heads,
-        head_dim: config.head_dim,
-        attention_bias: false,
-        num_key_value_heads: config.num_key_value_heads,
-        max_position_embeddings: config.max_position_embeddings as usize,
-        sliding_window: None,
-        max_window_layers: 0,
-        tie_word_embeddings: config.tie_word_embeddings,
-        rope_theta: config.rope_theta,
-        rms_norm_eps: config.rms_norm_eps,
-        use_sliding_window: false,
-        hidden_act: candle_nn::Activation::Silu,
-    };
-    let weights = tensors(config, source, DType::F32);
-    let head = weights[head_name(config)].clone();
-    let mut model = qwen3::Model::new(&theirs, VarBuilder::from_tensors(weights, DType::F32, &CPU))?;
-    let hidden = model.forward(&Tensor::from_slice(&row.ids, (1, row.ids.len()), &CPU)?, 0)?.squeeze(0)?;
-    token_losses(&hidden, &head, row)?.to_vec1()
-}
 
 /// What is taken for true of a step.
 struct Expected {
@@ -110,8 +26,8 @@ struct Expected {
 }
 
 /// A whole model in candle's differentiable operations, in f64.
-fn differentiated(config: &ModelConfig, rope: &Rope, source: &Seeded, row: &Row) -> Result<Expected> {
-    let weights = tensors(config, source, DType::F64).into_iter();
+fn differentiated(config: &ModelConfig, rope: &Rope, source: &Uniform, row: &Row) -> Result<Expected> {
+    let weights = tensors(config, source, DType::F64).unwrap().into_iter();
     let vars: HashMap<String, Var> = weights.map(|(name, t)| (name, Var::from_tensor(&t).unwrap())).collect();
     let w = |name: &str| -> &Tensor { vars[name].as_tensor() };
     let (t, d, heads, kv) = (row.ids.len(), config.head_dim, config.num_attention_heads, config.num_key_value_heads);
@@ -189,8 +105,8 @@ fn any_model() -> impl Strategy<Value = ModelConfig> {
     })
 }
 
-fn any_weights() -> impl Strategy<Value = Seeded> {
-    (any::<u64>(), select(vec![0.1, 0.2, 0.3])).prop_map(|(seed, scale)| Seeded { seed, scale })
+fn any_weights() -> impl Strategy<Value = Uniform> {
+    (any::<u64>(), select(vec![0.1, 0.2, 0.3])).prop_map(|(seed, scale)| Uniform { seed, scale })
 }
 
 /// A row that no tile divides, and its labels: its own ids, or other tokens of which
@@ -219,10 +135,13 @@ fn any_toggles(config: &ModelConfig) -> impl Strategy<Value = Toggles> + use<> {
     let yarn = Yarn::new(theta, 4.0, 32);
     let rope =
         select(vec![Rope::Default { theta }, Rope::Yarn(yarn.clone()), Rope::Yarn(Yarn { factor: 2.5, ..yarn })]);
-    let mut splits = vec![(ContextParallel::None, 1), (ContextParallel::Ring, 2)];
+    let mut splits = vec![(ContextParallel::None, 1)];
     let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
-    if heads % 2 == 0 && (kv_heads == 1 || kv_heads % 2 == 0) {
-        splits.push((ContextParallel::Ulysses, 2));
+    for ranks in [2, 3, 4] {
+        splits.push((ContextParallel::Ring, ranks));
+        if heads % ranks == 0 && (kv_heads % ranks == 0 || ranks % kv_heads == 0) {
+            splits.push((ContextParallel::Ulysses, ranks));
+        }
     }
     let kept = (select(vec![Keep::Inputs, Keep::Attention]), select(vec![Offload::None, Offload::Host]));
     (rope, any_loss(), kept, 1..layers + 1, select(vec![32, 37, 64]), select(splits)).prop_map(
@@ -287,6 +206,7 @@ proptest! {
         same_losses(&left.outcome.steps[0], &expected, &row);
     }
 
+    /// failures.md 11, 12: dQ, dK and dV of ring and ulysses too, against float64.
     #[test]
     fn candles_autograd_gives_the_same_gradients(
         (config, toggles, row) in (any_model(), any::<bool>()).prop_flat_map(|(c, qk_norm)| {

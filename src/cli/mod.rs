@@ -1,7 +1,9 @@
 //! The command line, one file a command.
 
+mod doctor;
 mod report;
 mod run;
+mod verify;
 
 use std::io::Write;
 
@@ -22,12 +24,14 @@ struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit status: 0 done (runs that were expected not to fit included), \
-                          1 a run failed, 2 bad input, 130 ended by Ctrl-C.";
+                          1 a run failed or a check is broken, 2 bad input, 130 ended by Ctrl-C.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
     Report(report::Report),
+    Verify(verify::Verify),
+    Doctor(doctor::Doctor),
 }
 
 /// Prints a line; a reader that has gone away is no error, a full disk is.
@@ -40,6 +44,7 @@ fn say(text: &str) -> Result<()> {
 
 /// Runs the program; returns its exit status.
 pub fn main() -> u8 {
+    crate::record::guard::silence_guarded_panics();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -51,6 +56,8 @@ pub fn main() -> u8 {
     let result = match cli.command.unwrap_or_else(|| Command::Run(run::Run::default())) {
         Command::Run(command) => run::run(&command),
         Command::Report(command) => report::report(&command),
+        Command::Doctor(command) => doctor::doctor(&command),
+        Command::Verify(command) => verify::verify(&command),
     };
     match result {
         Ok(status) => status,

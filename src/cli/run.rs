@@ -1,16 +1,19 @@
 //! `ablation run`: runs a ladder and renders its report.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use crate::bad_input;
-use crate::ladder::attempt::attempts;
 use crate::ladder::experiment::Experiment;
-use crate::ladder::{run, validate};
+use crate::ladder::folder::{EXPERIMENT, Folder, last_numbered};
+use crate::ladder::run::{Ended, Ladder, notes};
+use crate::ladder::validate;
 use crate::notice;
+use crate::record::Records;
 use crate::record::parquet::FILES;
 use crate::train::toggles::ContextParallel;
 use crate::units::parse_bytes;
@@ -18,11 +21,15 @@ use crate::units::parse_bytes;
 /// Run a ladder: find each rung's longest length, run it, and render the report
 #[derive(Debug, Default, clap::Args)]
 pub struct Run {
-    /// An experiment file, or the name of a built-in experiment [default: small]
+    /// An experiment file, or the name of a built-in experiment [default: small, or with --resume the folder's]
     experiment: Option<String>,
     /// The folder for records, figures and page [default: the first free of ablation-NAME, ablation-NAME-2 …]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Go on with a ladder that ended early, in --out or in the last folder of its name:
+    /// what is done stays, what failed runs again
+    #[arg(long)]
+    resume: bool,
     /// Run one rung alone
     #[arg(long, value_name = "RUNG")]
     only: Option<String>,
@@ -44,8 +51,7 @@ pub struct Run {
 }
 
 /// The experiment with the command line's changes, checked again.
-fn experiment(command: &Run) -> Result<Experiment> {
-    let name = command.experiment.as_deref().unwrap_or("small");
+fn experiment(command: &Run, name: &str) -> Result<Experiment> {
     let mut e = Experiment::load(name)?;
     if let Some(only) = &command.only {
         let names: Vec<String> = e.rungs.iter().map(|r| r.name.clone()).collect();
@@ -73,54 +79,85 @@ fn experiment(command: &Run) -> Result<Experiment> {
     }
 }
 
-/// The first folder of this name that isn't there yet.
-fn free_folder(name: &str) -> PathBuf {
-    let numbered =
-        |n: u32| PathBuf::from(if n == 1 { format!("ablation-{name}") } else { format!("ablation-{name}-{n}") });
-    (1..).map(numbered).find(|p| !p.exists()).unwrap_or_else(|| numbered(1))
-}
+/// How long a cancelled run may take to end by itself.
+const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Makes the folder and shows that it can be written to.
-fn prepare(dir: &Path) -> Result<()> {
-    let mut written = FILES.iter().chain(&["report.md", "report.html", "figures"]);
-    if let Some(file) = written.find(|f| dir.join(f).exists()) {
-        bad_input!("{} holds {file} already, which would be lost: give another --out, or move it away", dir.display());
+/// Runs the ladder in a thread of its own and waits for it; none: it was cancelled, and a
+/// long operation goes on that the end of the process ends.
+fn watched(ladder: Arc<Ladder>, records: Records, dir: PathBuf) -> Result<Option<Ended>> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = cancelled.clone();
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Relaxed) {
+            // Asked twice: at once. What is on disk is whole.
+            std::process::exit(130);
+        }
+    })?;
+    let flag = cancelled.clone();
+    let worker = std::thread::Builder::new().spawn(move || ladder.run(records, &dir, &flag))?;
+    let mut since = None;
+    while !worker.is_finished() {
+        if cancelled.load(Relaxed) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    let probe = dir.join(".ablation-probe");
-    let made = std::fs::create_dir_all(dir)
-        .and_then(|()| std::fs::write(&probe, b""))
-        .and_then(|()| std::fs::remove_file(&probe));
-    match made {
-        Ok(()) => Ok(()),
-        Err(error) => bad_input!("{}: {error}; give a folder that can be written to with --out", dir.display()),
-    }
+    worker.join().map_err(|_| anyhow!("the ladder's thread panicked"))?.map(Some)
 }
 
 /// Runs the command.
 pub fn run(command: &Run) -> Result<u8> {
-    let e = experiment(command)?;
-    let attempts = attempts(&e, run::text_bytes(&e)?)?;
-    let corpus = run::corpus(&e, &attempts)?;
-    let dir = command.out.clone().unwrap_or_else(|| free_folder(&e.name));
-    prepare(&dir)?;
-
-    for note in run::notes(&e, &attempts, &corpus) {
+    let name = command.experiment.as_deref();
+    let begun = match (&command.out, command.resume) {
+        (_, false) => None,
+        (Some(out), true) => Some(out.clone()),
+        // A folder's name is that of the experiment in it.
+        (None, true) => Some(last_numbered(&experiment(command, name.unwrap_or("small"))?.name)?),
+    };
+    let begun = begun.map(|path| Folder::begun(&path)).transpose()?;
+    let ladder = match (name, &begun) {
+        (None, Some(folder)) => experiment(command, &folder.path.join(EXPERIMENT).to_string_lossy())?,
+        (name, _) => experiment(command, name.unwrap_or("small"))?,
+    };
+    let ladder = Ladder::new(ladder)?;
+    let (folder, records) = match begun {
+        Some(folder) => {
+            let records = ladder.done(&folder.path)?;
+            notice(&format!(
+                "{}: {} of {} runs are done",
+                folder.path.display(),
+                records.runs.len(),
+                ladder.attempts.len()
+            ));
+            (folder, records)
+        }
+        None => {
+            let folder = match &command.out {
+                Some(out) => Folder::empty(out)?,
+                None => Folder::numbered(&ladder.experiment.name)?,
+            };
+            (folder, Records::default())
+        }
+    };
+    folder.keep_experiment(&ladder.toml)?;
+    let dir = folder.path.clone();
+    for note in notes(&ladder) {
         notice(&format!("note: {note}"));
     }
 
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let flag = cancelled.clone();
-    ctrlc::set_handler(move || flag.store(true, Relaxed))?;
-    let ended = run::ladder(&e, &attempts, &corpus, &dir, &cancelled)?;
-    if ended.cancelled && !dir.join(FILES[0]).exists() {
-        notice(&format!("ended before the first run was done: {} holds nothing", dir.display()));
-        return Ok(130);
+    let ended = watched(Arc::new(ladder), records, dir.clone())?;
+    let cancelled = ended.is_none_or(|e| e.cancelled);
+    if cancelled {
+        notice(&format!("ended early; to go on: ablation run --resume --out {}", dir.display()));
+        if !dir.join(FILES[2]).exists() {
+            return Ok(130);
+        }
     }
     let report = crate::report::render(&dir)?;
     super::say(&report.summary)?;
-    Ok(match (ended.cancelled, ended.failed) {
-        (true, _) => 130,
-        (false, 0) => 0,
-        (false, _) => 1,
+    Ok(match ended {
+        _ if cancelled => 130,
+        Some(Ended { failed: 0, .. }) => 0,
+        _ => 1,
     })
 }

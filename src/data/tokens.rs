@@ -255,6 +255,7 @@ mod tests {
         assert_eq!(joined(&tokenizer, PROBE, 1), whole);
     }
 
+    /// failures.md 39: megabytes in one string.
     #[test]
     fn time_is_linear_even_without_a_place_to_cut() {
         let tokenizer = embedded();

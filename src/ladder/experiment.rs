@@ -1,5 +1,7 @@
 //! An experiment: a model, a text, a budget, and rungs that add one technique each.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -8,6 +10,7 @@ use super::{file, validate};
 use crate::bad_input;
 use crate::model::config::ModelConfig;
 use crate::train::toggles::Toggles;
+use crate::units::format_bytes;
 
 /// A ladder.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +66,9 @@ pub struct Rung {
     pub curve: Vec<u64>,
 }
 
+/// No experiment file is as long, bytes.
+const LONGEST_FILE: u64 = 16 << 20;
+
 /// Experiments in the program.
 const BUILT_IN: [(&str, &str); 1] = [("small", include_str!("../../experiments/small.toml"))];
 
@@ -73,8 +79,13 @@ impl Experiment {
             return Experiment::parse(text, name, Path::new("."));
         }
         let path = Path::new(name);
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(LONGEST_FILE + 1).read_to_string(&mut text));
+        let text = match read {
+            Ok(bytes) if bytes as u64 > LONGEST_FILE => {
+                bad_input!("{name}: larger than {}: this is no experiment file", format_bytes(LONGEST_FILE))
+            }
+            Ok(_) => text,
             Err(error) => {
                 let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
                 bad_input!("{name}: {error}; give an experiment file or one of the built-in: {}", names.join(", "))

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use sha2::{Digest, Sha256};
+
 /// The machine and the program.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -10,6 +12,8 @@ pub struct Machine {
     pub cores: u32,
     pub program_version: &'static str,
     pub git_revision: &'static str,
+    /// SHA-256 of the program's file, in hex.
+    pub program_sha256: Option<String>,
     /// Where the program stands in a Nix store, if it does.
     pub store_path: Option<String>,
 }
@@ -32,6 +36,15 @@ fn store_path() -> Option<String> {
     Some(format!("/nix/store/{package}"))
 }
 
+/// In hex.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn program_sha256() -> Option<String> {
+    Some(sha256(std::fs::read(std::env::current_exe().ok()?).ok()?))
+}
+
 /// Version, revision and, under Nix, store path: what `--version` prints.
 pub fn version() -> &'static str {
     static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -50,6 +63,7 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
             program_version: env!("CARGO_PKG_VERSION"),
             git_revision: env!("ABLATION_REVISION"),
+            program_sha256: program_sha256(),
             store_path: store_path(),
         }
     }

@@ -3,8 +3,10 @@
 pub mod attempt;
 pub mod experiment;
 mod file;
+pub mod folder;
 pub mod machine;
 mod recording;
+mod resume;
 pub mod run;
 pub mod validate;
 

@@ -3,10 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::attempt::Attempt;
-use super::experiment::Experiment;
-use super::machine::Machine;
-use super::run::status;
-use crate::data::Corpus;
+use super::run::{Ladder, status};
 use crate::model::rope::Rope;
 use crate::parallel::split;
 use crate::record::run::{PositionBand, Run, TimelinePoint};
@@ -24,7 +21,7 @@ pub(super) struct Measured {
 /// Bands of a figure by position.
 const BANDS: usize = 16;
 
-fn bands(run: u32, outcome: &Outcome, length: u64) -> Vec<PositionBand> {
+fn bands((run, started_unix_ms): (u32, i64), outcome: &Outcome, length: u64) -> Vec<PositionBand> {
     let length = length as usize;
     let bands = BANDS.min(length);
     let mut rows = Vec::new();
@@ -36,6 +33,7 @@ fn bands(run: u32, outcome: &Outcome, length: u64) -> Vec<PositionBand> {
             let sum: f64 = report.losses[start..start + targets].iter().map(|l| f64::from(*l)).sum();
             rows.push(PositionBand {
                 run,
+                started_unix_ms,
                 step: step as u32,
                 start_token: start as u64,
                 end_token: end as u64,
@@ -47,12 +45,13 @@ fn bands(run: u32, outcome: &Outcome, length: u64) -> Vec<PositionBand> {
     rows
 }
 
-fn timeline(run: u32, ranks: &[RankReport]) -> Vec<TimelinePoint> {
+fn timeline((run, started_unix_ms): (u32, i64), ranks: &[RankReport]) -> Vec<TimelinePoint> {
     let mut points = Vec::new();
     for (rank, report) in ranks.iter().enumerate() {
         for segment in &report.timeline {
             points.push(TimelinePoint {
                 run,
+                started_unix_ms,
                 rank: rank as u32,
                 step: segment.mark.step,
                 seconds: segment.seconds,
@@ -69,13 +68,11 @@ fn timeline(run: u32, ranks: &[RankReport]) -> Vec<TimelinePoint> {
 /// The rows of an attempt.
 pub(super) fn record(
     number: u32,
-    e: &Experiment,
-    experiment_toml: &str,
+    ladder: &Ladder,
     attempt: &Attempt,
-    corpus: &Corpus,
-    machine: &Machine,
     measured: &Measured,
 ) -> (Run, Vec<TimelinePoint>, Vec<PositionBand>) {
+    let (e, machine) = (&ladder.experiment, &ladder.machine);
     let (outcome, toggles, model) = (&measured.outcome, &attempt.rung.toggles, &e.model);
     let (status, reason) = status(outcome.error.as_ref());
     // A world has at least one rank.
@@ -148,12 +145,14 @@ pub(super) fn record(
         communication_bytes: outcome.ranks.iter().map(|r| r.counts.communication_bytes).sum(),
         host_link_bytes: outcome.ranks.iter().map(|r| r.counts.host_link_bytes).sum(),
         seed: e.seed,
-        text: corpus.name.clone(),
+        text: ladder.corpus.name.clone(),
+        tokens_sha256: Some(ladder.tokens_sha256.clone()),
         device: "cpu".to_string(),
         program_version: machine.program_version.to_string(),
         git_revision: machine.git_revision.to_string(),
+        program_sha256: machine.program_sha256.clone(),
         store_path: machine.store_path.clone(),
-        experiment_toml: experiment_toml.to_string(),
+        experiment_toml: ladder.toml.clone(),
         host_name: machine.host_name.clone(),
         cpu: machine.cpu.clone(),
         cores: machine.cores,
@@ -162,5 +161,6 @@ pub(super) fn record(
         started_unix_ms: measured.started.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64),
     };
     run.tokens_per_second = run.mean_step_seconds().map(|seconds| attempt.length as f64 / seconds);
-    (run, timeline(number, &outcome.ranks), bands(number, outcome, attempt.length))
+    let key = (run.run, run.started_unix_ms);
+    (run, timeline(key, &outcome.ranks), bands(key, outcome, attempt.length))
 }

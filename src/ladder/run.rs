@@ -4,23 +4,38 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::attempt::{Attempt, Purpose, describe};
+use super::attempt::{Attempt, Purpose, attempts, describe};
 use super::experiment::{Experiment, TextSource};
-use super::machine::Machine;
+use super::machine::{Machine, sha256};
 use super::recording::{Measured, record};
+use super::resume;
 use crate::bad_input;
 use crate::data::{Corpus, Tokenizer, books};
 use crate::memory::allocator;
+use crate::memory::host::HostMemory;
 use crate::memory::ledger::OutOfMemory;
 use crate::model::init::SeededWeights;
 use crate::notice;
 use crate::record::Records;
-use crate::record::run::Status;
+use crate::record::run::{Run, Status};
 use crate::train::step::{Cancelled, Optimizer};
 use crate::train::world::{Job, Row, run};
+use crate::units::format_bytes;
+
+/// A ladder, ready to run.
+pub struct Ladder {
+    pub experiment: Experiment,
+    /// The experiment's file, every toggle written out.
+    pub toml: String,
+    pub attempts: Vec<Attempt>,
+    pub corpus: Corpus,
+    /// Of the corpus's token ids, in hex.
+    pub tokens_sha256: String,
+    pub machine: Machine,
+}
 
 /// How a ladder ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +47,7 @@ pub struct Ended {
 }
 
 /// Bytes of the experiment's text: no tokenizer here makes more tokens of it.
-pub fn text_bytes(e: &Experiment) -> Result<u64> {
+fn text_bytes(e: &Experiment) -> Result<u64> {
     match &e.text.source {
         TextSource::Books(names) => names.iter().map(|n| Ok(books::find(n)?.text.len() as u64)).sum(),
         // A file that can't be read is said, with its reason, by the corpus.
@@ -41,7 +56,7 @@ pub fn text_bytes(e: &Experiment) -> Result<u64> {
 }
 
 /// The experiment's text as tokens, as many as the longest attempt takes.
-pub fn corpus(e: &Experiment, attempts: &[Attempt]) -> Result<Corpus> {
+fn corpus(e: &Experiment, attempts: &[Attempt]) -> Result<Corpus> {
     let tokenizer = match &e.text.tokenizer {
         Some(path) => Tokenizer::from_file(path)?,
         None => Tokenizer::embedded()?,
@@ -64,6 +79,26 @@ pub fn corpus(e: &Experiment, attempts: &[Attempt]) -> Result<Corpus> {
     Ok(corpus)
 }
 
+/// Refuses attempts that would take more than the machine has: all ranks of a run are in
+/// this process, their devices and what they keep in host memory alike.
+fn fit_the_host(attempts: &[Attempt], limit: u64) -> Result<()> {
+    for a in attempts {
+        let rank = a.planned.device.bytes.total() + a.planned.host.bytes.total();
+        let all = rank.saturating_mul(a.rung.toggles.ranks as u64);
+        if all > limit {
+            bad_input!(
+                "{}: its {} ranks would take {} of this machine's memory, of which this process may have {}: lower \
+                 the budget or stop_at, or run the other rungs with --only",
+                describe(a),
+                a.rung.toggles.ranks,
+                format_bytes(all),
+                format_bytes(limit)
+            );
+        }
+    }
+    Ok(())
+}
+
 fn bar(total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed} gone, {eta} to go  {msg}");
@@ -72,57 +107,80 @@ fn bar(total: u64) -> ProgressBar {
     bar
 }
 
-/// Runs all attempts and writes their records into `dir` as they end.
-pub fn ladder(
-    e: &Experiment,
-    attempts: &[Attempt],
-    corpus: &Corpus,
-    dir: &Path,
-    cancelled: &AtomicBool,
-) -> Result<Ended> {
-    crate::device::cpu::kernels::warm_up();
-    let machine = Machine::here();
-    let experiment_toml = e.to_toml()?;
-    // Progress is counted in FLOPs: lengths differ by a factor of hundreds.
-    let bar = bar(attempts.iter().map(|a| a.flops() / 1_000).sum());
-    let mut records = Records::default();
-    let mut ended = Ended { failed: 0, cancelled: false };
-    for (number, attempt) in attempts.iter().enumerate() {
-        bar.set_message(describe(attempt));
-        if bar.is_hidden() {
-            // Not a terminal: a line an attempt instead of the bar.
-            notice(&format!("[{}/{}] {}", number + 1, attempts.len(), describe(attempt)));
+impl Ladder {
+    /// Plans an experiment's attempts and reads its text.
+    pub fn new(experiment: Experiment) -> Result<Ladder> {
+        let attempts = attempts(&experiment, text_bytes(&experiment)?)?;
+        if let Some(memory) = HostMemory::here() {
+            fit_the_host(&attempts, memory.limit())?;
         }
-        let before = bar.position();
-        let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
-        let measured =
-            one(e, attempt, corpus, cancelled, &|step| bar.set_position(before + per_step * (step as u64 + 1)))?;
-        bar.set_position(before + attempt.flops() / 1_000);
-        if measured.outcome.error.as_ref().is_some_and(|e| e.is::<Cancelled>()) {
-            ended.cancelled = true;
-            break;
-        }
-        let (run, timeline, bands) = record(number as u32, e, &experiment_toml, attempt, corpus, &machine, &measured);
-        let expected = if attempt.purpose == Purpose::Beyond { Status::OutOfMemory } else { Status::Ok };
-        if run.status != expected {
-            ended.failed += 1;
-            bar.suspend(|| {
-                notice(&format!(
-                    "{}: {} where the plan said {}: {}",
+        let corpus = corpus(&experiment, &attempts)?;
+        let ids: Vec<u8> = corpus.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let toml = experiment.to_toml()?;
+        let machine = Machine::here();
+        Ok(Ladder { experiment, toml, attempts, corpus, tokens_sha256: sha256(ids), machine })
+    }
+
+    /// What an earlier run of this ladder left in `dir` and needs not run again; an error
+    /// if what is there is of another experiment, text or program.
+    pub fn done(&self, dir: &Path) -> Result<Records> {
+        resume::done(self, dir)
+    }
+
+    /// Runs the attempts that `records` lacks and writes all records into `dir` as they end.
+    pub fn run(&self, mut records: Records, dir: &Path, cancelled: &AtomicBool) -> Result<Ended> {
+        crate::device::cpu::kernels::warm_up();
+        let attempts = &self.attempts;
+        // Progress is counted in FLOPs: lengths differ by a factor of hundreds.
+        let bar = bar(attempts.iter().map(|a| a.flops() / 1_000).sum());
+        let mut ended = Ended { failed: 0, cancelled: false };
+        for (number, attempt) in attempts.iter().enumerate() {
+            if records.runs.iter().any(|r| r.run as usize == number) {
+                bar.inc(attempt.flops() / 1_000);
+                bar.reset_eta();
+                continue;
+            }
+            bar.set_message(describe(attempt));
+            if bar.is_hidden() {
+                // Not a terminal: a line an attempt instead of the bar.
+                notice(&format!("[{}/{}] {}", number + 1, attempts.len(), describe(attempt)));
+            }
+            let before = bar.position();
+            let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
+            let progress = |step: usize| bar.set_position(before + per_step * (step as u64 + 1));
+            let measured = one(self, attempt, cancelled, &progress)?;
+            bar.set_position(before + attempt.flops() / 1_000);
+            if measured.outcome.error.as_ref().is_some_and(|e| e.is::<Cancelled>()) {
+                ended.cancelled = true;
+                break;
+            }
+            let (run, timeline, bands) = record(number as u32, self, attempt, &measured);
+            if !as_planned(&run) {
+                ended.failed += 1;
+                let expected = expected(&run.purpose).key();
+                let said = format!(
+                    "{}: {} where the plan said {expected}: {}",
                     describe(attempt),
                     run.status.key(),
-                    expected.key(),
                     run.reason
-                ))
-            });
+                );
+                bar.suspend(|| notice(&said));
+            }
+            records.add(run, timeline, bands);
+            records.write(dir).context("what ended before this run is whole: make room, and go on with --resume")?;
         }
-        records.runs.push(run);
-        records.timeline.extend(timeline);
-        records.positions.extend(bands);
-        records.write(dir)?;
+        bar.finish_and_clear();
+        Ok(ended)
     }
-    bar.finish_and_clear();
-    Ok(ended)
+}
+
+fn expected(purpose: &str) -> Status {
+    if purpose == Purpose::Beyond.key() { Status::OutOfMemory } else { Status::Ok }
+}
+
+/// Whether a run ended as the plan said.
+pub(super) fn as_planned(run: &Run) -> bool {
+    run.status == expected(&run.purpose)
 }
 
 /// Rows of the attempt's length that the text has.
@@ -131,9 +189,10 @@ fn whole_rows(corpus: &Corpus, attempt: &Attempt) -> usize {
 }
 
 /// What a user should know of the attempts before they run.
-pub fn notes(e: &Experiment, attempts: &[Attempt], corpus: &Corpus) -> Vec<String> {
+pub fn notes(ladder: &Ladder) -> Vec<String> {
+    let (e, corpus) = (&ladder.experiment, &ladder.corpus);
     let mut notes = Vec::new();
-    for a in attempts.iter().filter(|a| a.purpose == Purpose::Longest) {
+    for a in ladder.attempts.iter().filter(|a| a.purpose == Purpose::Longest) {
         if !a.rung.toggles.rope.covers(a.length) {
             notes.push(format!(
                 "{}: YaRN's factor × original length covers fewer tokens: raise the factor",
@@ -155,12 +214,12 @@ pub fn notes(e: &Experiment, attempts: &[Attempt], corpus: &Corpus) -> Vec<Strin
 
 /// Runs one attempt and measures it from outside.
 fn one(
-    e: &Experiment,
+    ladder: &Ladder,
     attempt: &Attempt,
-    corpus: &Corpus,
     cancelled: &AtomicBool,
     progress: &(dyn Fn(usize) + Sync),
 ) -> Result<Measured> {
+    let (e, corpus) = (&ladder.experiment, &ladder.corpus);
     let mut rows = Vec::new();
     for step in 0..(attempt.steps as usize).min(whole_rows(corpus, attempt)) {
         rows.push(Row { ids: corpus.row(attempt.length as usize, step)?.to_vec(), labels: None });
@@ -187,5 +246,27 @@ pub(super) fn status(error: Option<&anyhow::Error>) -> (Status, String) {
         None => (Status::Ok, String::new()),
         Some(error) if error.is::<OutOfMemory>() => (Status::OutOfMemory, error.to_string()),
         Some(error) => (Status::Failed, format!("{error:#}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// failures.md 32: what all ranks hold, offloaded activations included, is within what
+    /// the process may have, or nothing starts.
+    #[test]
+    fn attempts_beyond_the_machines_memory_are_refused() {
+        let mut e = Experiment::load("small").unwrap();
+        e.rungs.retain(|r| r.name == "offload" || r.name == "ulysses");
+        let attempts = attempts(&e, 1 << 22).unwrap();
+        let needs =
+            |a: &Attempt| (a.planned.device.bytes.total() + a.planned.host.bytes.total()) * a.rung.toggles.ranks as u64;
+        let most = attempts.iter().map(needs).max().unwrap();
+        assert!(attempts.iter().any(|a| a.planned.host.bytes.total() > 0));
+        fit_the_host(&attempts, most).unwrap();
+        let error = fit_the_host(&attempts, most - 1).unwrap_err();
+        assert!(error.is::<crate::error::BadInput>());
+        assert!(error.to_string().contains("ulysses at 6,144 tokens: its 4 ranks would take"), "{error}");
     }
 }

@@ -47,6 +47,7 @@ fn refused(from: &str, to: &str, says: &[&str]) {
     }
 }
 
+/// failures.md 24: a key of YaRN that would be ignored is an error.
 #[test]
 fn wrong_files_get_one_clear_message() {
     refused("seed = 1", "sede = 1", &[":12:1", "unknown field `sede`", "did you mean `seed`"]);
@@ -81,6 +82,25 @@ fn wrong_files_get_one_clear_message() {
     refused("[text]\nbooks", "[text]\nfiles = [\"a.txt\"]\nbooks", &["either `books` or `files`"]);
 }
 
+/// failures.md 8, 9: what this program doesn't compute is no key of a model, and what is no
+/// key is refused.
+#[test]
+fn models_of_other_kinds_are_refused() {
+    for key in [
+        "sliding_window = 4096",
+        "use_sliding_window = true",
+        "layer_types = [\"linear_attention\"]",
+        "max_window_layers = 2",
+        "num_experts = 128",
+        "attention_bias = true",
+        "attention_sinks = 4",
+        "rope_scaling = {}",
+    ] {
+        let with = format!("tie_word_embeddings = true\n{key}");
+        refused("tie_word_embeddings = true", &with, &["unknown field", key.split(' ').next().unwrap()]);
+    }
+}
+
 #[test]
 fn a_budget_under_the_weights_is_bad_input() {
     let mut e = parse(SMALL).unwrap();
@@ -96,6 +116,110 @@ fn deep_brackets_are_refused() {
     for open in ["[", "{", "a = [", "[["] {
         assert!(parse(&open.repeat(100_000)).is_err());
     }
+}
+
+/// All tables of a file by their path of keys, with the keys of each.
+fn tables(value: &toml::Value, path: &[String], all: &mut Vec<Vec<String>>) {
+    let children: Vec<(String, &toml::Value)> = match value {
+        toml::Value::Table(table) => table.iter().map(|(key, v)| (key.clone(), v)).collect(),
+        toml::Value::Array(array) => array.iter().enumerate().map(|(i, v)| (i.to_string(), v)).collect(),
+        _ => return,
+    };
+    for (key, child) in children {
+        let path = [path, &[key]].concat();
+        tables(child, &path, all);
+        all.push(path);
+    }
+}
+
+/// The value at a path.
+fn at<'a>(value: &'a mut toml::Value, path: &[String]) -> &'a mut toml::Value {
+    path.iter().fold(value, |value, key| match value {
+        toml::Value::Array(array) => &mut array[key.parse::<usize>().unwrap()],
+        value => &mut value[key.as_str()],
+    })
+}
+
+/// The small ladder with a change at each place in turn: `change` gets the value and the
+/// path to what it may change, and says whether it did.
+fn changed(change: impl Fn(&mut toml::Value, &[String]) -> bool) -> Vec<(Vec<String>, String)> {
+    let whole: toml::Value = toml::from_str(SMALL).unwrap();
+    let mut all = Vec::new();
+    tables(&whole, &[], &mut all);
+    assert!(all.len() > 80, "{} places", all.len());
+    let mut texts = Vec::new();
+    for path in all {
+        let mut value = whole.clone();
+        if change(&mut value, &path) {
+            texts.push((path, toml::to_string(&value).unwrap()));
+        }
+    }
+    texts
+}
+
+/// failures.md 24: each key with a letter too many: the nearest right one is the key itself.
+#[test]
+fn a_misspelt_key_anywhere_is_refused_with_the_right_one() {
+    let texts = changed(|value, path| {
+        let (key, table) = path.split_last().unwrap();
+        let toml::Value::Table(table) = at(value, table) else { return false };
+        let own = table.remove(key).unwrap();
+        table.insert(format!("{key}x"), own);
+        true
+    });
+    for (path, text) in texts {
+        let message = parse(&text).expect_err(&text).to_string();
+        let key = path.last().unwrap();
+        assert!(message.contains(&format!("unknown field `{key}x`")), "{path:?}: {message}");
+        assert!(message.contains(&format!("did you mean `{key}`?")), "{path:?}: {message}");
+        assert!(message.starts_with("x.toml:"), "{message}");
+    }
+}
+
+/// Each value of another type, beyond its range or no number: a message, or a setting
+/// that is right; planning it ends as well.
+#[test]
+fn any_value_anywhere_is_refused_or_right() {
+    let wrong = [
+        "true",
+        "\"\"",
+        "\"x\"",
+        "[]",
+        "[[]]",
+        "{}",
+        "0",
+        "-1",
+        "1",
+        "4294967296",
+        "9223372036854775807",
+        "1e300",
+        "-1e300",
+        "1e-300",
+        "nan",
+        "inf",
+        "-inf",
+        "0.5",
+        "1979-05-27",
+    ];
+    let mut refused = 0;
+    for wrong in wrong {
+        let wrong: toml::Value = toml::from_str::<toml::Table>(&format!("v = {wrong}")).unwrap()["v"].clone();
+        for (path, text) in changed(|value, path| {
+            *at(value, path) = wrong.clone();
+            true
+        }) {
+            let start = std::time::Instant::now();
+            match parse(&text).and_then(|e| attempts(&e, 1 << 12)) {
+                Ok(_) => {}
+                Err(error) => {
+                    assert!(error.is::<crate::error::BadInput>(), "{path:?} = {wrong}: {error:?}");
+                    refused += 1;
+                }
+            }
+            assert!(start.elapsed().as_secs() < 20, "{path:?} = {wrong} takes {:?}", start.elapsed());
+        }
+    }
+    assert!(refused > 1000, "{refused}");
 }
 
 proptest::proptest! {

@@ -2,4 +2,5 @@
 
 pub mod allocator;
 pub mod category;
+pub mod host;
 pub mod ledger;

@@ -128,39 +128,6 @@ impl Rope {
 mod tests {
     use super::*;
 
-    /// failures.md 23, 25: transformers' tables, with original lengths other than the
-    /// model's longest, explicit factors, other betas and no truncation.
-    #[test]
-    fn tables_equal_transformers() {
-        let tables: Vec<serde_json::Value> =
-            serde_json::from_str(include_str!("../../tests/reference/yarn_tables.json")).unwrap();
-        assert_eq!(tables.len(), 7);
-        for table in tables {
-            let number = |key: &str| table.get(key).and_then(|v| v.as_f64());
-            let defaults = Yarn::new(
-                number("rope_theta").unwrap(),
-                number("factor").unwrap(),
-                number("original_max_position_embeddings").unwrap() as u64,
-            );
-            let rope = Rope::Yarn(Yarn {
-                beta_fast: number("beta_fast").unwrap_or(defaults.beta_fast),
-                beta_slow: number("beta_slow").unwrap_or(defaults.beta_slow),
-                truncate: table.get("truncate").and_then(|v| v.as_bool()).unwrap_or(true),
-                attention_factor: number("attention_factor"),
-                ..defaults
-            });
-            let frequencies = rope.inverse_frequencies(number("head_dim").unwrap() as usize);
-            let expected = table["inv_freq"].as_array().unwrap();
-            assert_eq!(frequencies.len(), expected.len());
-            for (ours, theirs) in frequencies.iter().zip(expected) {
-                let theirs = theirs.as_f64().unwrap();
-                assert!((ours / theirs - 1.0).abs() < 1e-6, "{ours} is not {theirs}");
-            }
-            let scaling = number("attention_scaling").unwrap();
-            assert!((rope.attention_scaling() / scaling - 1.0).abs() < 1e-6);
-        }
-    }
-
     #[test]
     fn a_factor_covers_its_length_and_no_more() {
         let rope = Rope::Yarn(Yarn::new(1e6, 32.0, 32_768));

@@ -1,5 +1,6 @@
 //! The three Parquet files of a folder, each written whole and moved into place.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter,
 
 use super::Records;
 use super::field::{Field, table};
+use super::guard::guarded;
 use super::run::{PositionBand, Run, TimelinePoint};
 use crate::bad_input;
 
@@ -34,23 +36,23 @@ table!(Run, runs, read_runs, {
     peak_process_measured_bytes => "peak_process_measured_bytes",
     model_flops => "model_flops", hardware_flops => "hardware_flops",
     communication_bytes => "communication_bytes", host_link_bytes => "host_link_bytes",
-    seed => "seed", text => "text", device => "device", program_version => "program_version",
-    git_revision => "git_revision", store_path => "store_path", experiment_toml => "experiment_toml", host_name => "host_name", cpu => "cpu",
-    cores => "cores", gpu => "gpu", driver => "driver", started_unix_ms => "started_unix_ms",
+    seed => "seed", text => "text", tokens_sha256 => "tokens_sha256", device => "device", program_version => "program_version",
+    git_revision => "git_revision", program_sha256 => "program_sha256", store_path => "store_path",
+    experiment_toml => "experiment_toml", host_name => "host_name", cpu => "cpu", cores => "cores", gpu => "gpu", driver => "driver", started_unix_ms => "started_unix_ms",
 });
 
 table!(TimelinePoint, timeline, read_timeline, {
-    run => "run", rank => "rank", step => "step", seconds => "seconds", phase => "phase", layer => "layer",
+    run => "run", started_unix_ms => "started_unix_ms", rank => "rank", step => "step", seconds => "seconds", phase => "phase", layer => "layer",
     device => "device", host => "host",
 });
 
 table!(PositionBand, positions, read_positions, {
-    run => "run", step => "step", start_token => "start_token", end_token => "end_token", targets => "targets",
+    run => "run", started_unix_ms => "started_unix_ms", step => "step", start_token => "start_token", end_token => "end_token", targets => "targets",
     mean_loss => "mean_loss_nats",
 });
 
 /// Columns of texts that came after the first records were kept: where a file lacks one, it reads as null.
-const ADDED_TO_RUNS: [&str; 1] = ["store_path"];
+const ADDED_TO_RUNS: [&str; 3] = ["store_path", "tokens_sha256", "program_sha256"];
 
 /// Names of the files.
 pub const FILES: [&str; 3] = ["timeline.parquet", "positions.parquet", "runs.parquet"];
@@ -65,6 +67,9 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> 
         write(&mut file)?;
         file.sync_all()?;
         std::fs::rename(&partial, path)?;
+        // The name, too, is on disk before the next file is written.
+        #[cfg(unix)]
+        File::open(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(())
     })();
     if result.is_err() {
@@ -76,24 +81,53 @@ pub fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> 
 impl Records {
     /// Writes the three files; `runs.parquet` last, so that a run's row always finds its others.
     pub fn write(&self, dir: &Path) -> Result<()> {
-        let tables = [timeline(&self.timeline)?, positions(&self.positions)?, runs(&self.runs)?];
-        for (file, mut table) in FILES.into_iter().zip(tables) {
-            write_whole(&dir.join(file), |out| {
-                ParquetWriter::new(out).finish(&mut table)?;
-                Ok(())
-            })?;
-        }
-        Ok(())
+        write_table(dir, FILES[0], timeline(&self.timeline)?)?;
+        write_table(dir, FILES[1], positions(&self.positions)?)?;
+        write_table(dir, FILES[2], runs(&self.runs)?)
     }
 
-    /// Reads the three files back.
+    /// As [`Records::write`], where rows have been taken away: `runs.parquet` first, so
+    /// that what is left is whole whenever the writing ends.
+    pub fn write_fewer(&self, dir: &Path) -> Result<()> {
+        write_table(dir, FILES[2], runs(&self.runs)?)?;
+        self.write(dir)
+    }
+
+    /// Reads the three files back. Rows of a run that didn't come to its own row, because
+    /// the program was killed while it wrote, are left out.
     pub fn read(dir: &Path) -> Result<Records> {
-        Ok(Records {
+        let mut records = Records {
             timeline: read(&dir.join(FILES[0]), &[], read_timeline)?,
             positions: read(&dir.join(FILES[1]), &[], read_positions)?,
             runs: read(&dir.join(FILES[2]), &ADDED_TO_RUNS, read_runs)?,
-        })
+        };
+        let started: HashMap<u32, i64> = records.runs.iter().map(|r| (r.run, r.started_unix_ms)).collect();
+        if started.len() < records.runs.len() {
+            bad_input!("{}: a run's number stands twice; run the experiment again", dir.join(FILES[2]).display());
+        }
+        let timeline = records.timeline.iter().map(|p| (FILES[0], p.run, p.started_unix_ms));
+        let positions = records.positions.iter().map(|p| (FILES[1], p.run, p.started_unix_ms));
+        for (file, run, start) in timeline.chain(positions) {
+            if started.get(&run).is_some_and(|s| *s != start) {
+                bad_input!(
+                    "{}: its run {run} is not that of {}: the files are not of one ladder; put those that were \
+                     written together back, or run the experiment again",
+                    dir.join(file).display(),
+                    FILES[2]
+                );
+            }
+        }
+        records.timeline.retain(|p| started.contains_key(&p.run));
+        records.positions.retain(|p| started.contains_key(&p.run));
+        Ok(records)
     }
+}
+
+fn write_table(dir: &Path, file: &str, mut table: DataFrame) -> Result<()> {
+    write_whole(&dir.join(file), |out| {
+        ParquetWriter::new(out).finish(&mut table)?;
+        Ok(())
+    })
 }
 
 fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
@@ -101,8 +135,8 @@ fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<
         Ok(file) => file,
         Err(error) => bad_input!("{}: {error}; give the folder that `ablation run --out` wrote", path.display()),
     };
-    // A damaged file may make the reader panic: that is the file's fault too.
-    let parsed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let bytes = file.metadata().map_or(0, |m| m.len());
+    let parsed = guarded(path, bytes, || {
         let mut table = ParquetReader::new(file).finish()?;
         for name in added {
             if table.column(name).is_err() {
@@ -110,17 +144,17 @@ fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<
             }
         }
         anyhow::Ok((rows(&table), table.height()))
-    }));
+    });
     match parsed {
-        Ok(Ok((Ok(rows), height))) if rows.len() == height => Ok(rows),
-        Ok(Ok((Err(error), _))) => bad_input!(
+        Some(Ok((Ok(rows), height))) if rows.len() == height => Ok(rows),
+        Some(Ok((Err(error), _))) => bad_input!(
             "{}: {error}; it is not from this version of ablation: render it with the version that wrote it, or run the \
              experiment again",
             path.display()
         ),
-        Ok(Err(error)) => {
+        Some(Err(error)) => {
             bad_input!("{}: not a whole Parquet file: {error}; run the experiment again", path.display())
         }
-        Ok(Ok(_)) | Err(_) => bad_input!("{}: not a whole Parquet file; run the experiment again", path.display()),
+        Some(Ok(_)) | None => bad_input!("{}: not a whole Parquet file; run the experiment again", path.display()),
     }
 }

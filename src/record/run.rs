@@ -143,10 +143,14 @@ pub struct Run {
     pub seed: u64,
     /// Text that the sequence is from.
     pub text: String,
+    /// SHA-256 of the token ids that sequences are cut from, little-endian u32, in hex.
+    pub tokens_sha256: Option<String>,
     /// Device: `cpu`.
     pub device: String,
     pub program_version: String,
     pub git_revision: String,
+    /// SHA-256 of the program's file, in hex.
+    pub program_sha256: Option<String>,
     /// The program's path in a Nix store, where it ran from one.
     pub store_path: Option<String>,
     /// The experiment file, whole, with the command line's changes applied.
@@ -174,6 +178,8 @@ impl Run {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimelinePoint {
     pub run: u32,
+    /// When its run started: with `run`, the key of the run's row.
+    pub started_unix_ms: i64,
     pub rank: u32,
     /// Step, from 0.
     pub step: u32,
@@ -193,6 +199,8 @@ pub struct TimelinePoint {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PositionBand {
     pub run: u32,
+    /// When its run started: with `run`, the key of the run's row.
+    pub started_unix_ms: i64,
     /// Step, from 0.
     pub step: u32,
     /// First position of the band, tokens.

@@ -60,9 +60,11 @@ fn run(number: u32) -> Run {
         host_link_bytes: 4,
         seed: 5,
         text: "emma".to_string(),
+        tokens_sha256: None,
         device: "cpu".to_string(),
         program_version: "0".to_string(),
         git_revision: "".to_string(),
+        program_sha256: Some("ab".to_string()),
         store_path: None,
         experiment_toml: "name = 1".to_string(),
         host_name: "h".to_string(),
@@ -77,6 +79,7 @@ fn run(number: u32) -> Run {
 fn records() -> Records {
     let point = |step| TimelinePoint {
         run: 1,
+        started_unix_ms: run(1).started_unix_ms,
         rank: 0,
         step,
         seconds: 0.25,
@@ -85,7 +88,16 @@ fn records() -> Records {
         device: Bytes([7; Category::COUNT]),
         host: Bytes::default(),
     };
-    let band = |mean_loss| PositionBand { run: 1, step: 0, start_token: 0, end_token: 64, targets: 63, mean_loss };
+    let started_unix_ms = run(1).started_unix_ms;
+    let band = |mean_loss| PositionBand {
+        run: 1,
+        started_unix_ms,
+        step: 0,
+        start_token: 0,
+        end_token: 64,
+        targets: 63,
+        mean_loss,
+    };
     Records {
         runs: vec![run(0), run(1)],
         timeline: vec![point(0), point(1)],

@@ -72,6 +72,8 @@ pub struct Outcome {
     pub ranks: Vec<RankReport>,
     /// All ranks together, device and host, bytes.
     pub process_peak: u64,
+    /// What they still hold after all have ended, bytes: 0 unless something leaks.
+    pub left_bytes: u64,
     pub error: Option<anyhow::Error>,
 }
 
@@ -149,7 +151,7 @@ pub fn run_with(
     let error = errors.reduce(|first, next| if first.is::<Stopped>() { next } else { first });
     let steps = merge(results.iter().map(|r| &r.0[..]).collect(), job);
     let ranks = results.into_iter().map(|r| r.1).collect();
-    Outcome { steps, ranks, process_peak: process.peak(), error }
+    Outcome { steps, ranks, process_peak: process.peak(), left_bytes: process.current(), error }
 }
 
 /// A trainer on a CPU rank.

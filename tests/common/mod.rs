@@ -3,20 +3,16 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 
 use ablation::device::IGNORED;
-use ablation::mix::mix;
 use ablation::model::config::ModelConfig;
 use ablation::model::layout::Slot;
 use ablation::model::rope::{Rope, Yarn};
 use ablation::parallel::shard::WeightSource;
-use ablation::train::step::Optimizer;
 use ablation::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload, Toggles};
-use ablation::train::world::{Job, Outcome, Row, run_with};
-
-pub type Tensors = HashMap<String, Vec<f32>>;
+use ablation::train::world::Row;
+use ablation::verify::probe;
+pub use ablation::verify::probe::{Left, Tensors, Uniform};
 
 /// Weights by name.
 pub struct Named(pub Tensors);
@@ -29,20 +25,8 @@ impl WeightSource for Named {
     }
 }
 
-/// Repeatable values that need no file: uniform, by name and element.
-pub struct Hashed;
-
-impl WeightSource for Hashed {
-    fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> anyhow::Result<()> {
-        let key = slot.name.bytes().fold(7, |key, byte| mix(key ^ u64::from(byte)));
-        for (i, value) in out.iter_mut().enumerate() {
-            let bits = mix(key ^ (first + i) as u64) >> 40;
-            let uniform = bits as f32 / (1 << 23) as f32 - 1.0;
-            *value = if slot.rows == 1 { 1.0 + 0.1 * uniform } else { 0.25 * uniform };
-        }
-        Ok(())
-    }
-}
+/// Repeatable values that need no file.
+pub const UNIFORM: Uniform = Uniform { seed: 7, scale: 0.25 };
 
 /// One case from transformers, computed in float64.
 pub struct Case {
@@ -130,56 +114,7 @@ pub fn toggles(rope: Rope) -> Toggles {
     }
 }
 
-/// A run's outcome, its gradients (of the last step) and its weights.
-pub struct Left {
-    pub outcome: Outcome,
-    pub gradients: Tensors,
-    pub weights: Tensors,
-}
-
 /// Runs `rows` and reads everything out; panics with the run's error.
 pub fn train(config: &ModelConfig, toggles: &Toggles, source: &(dyn WeightSource + Sync), rows: &[Row]) -> Left {
-    train_at(config, toggles, source, rows, 1e-3)
-}
-
-pub fn train_at(
-    config: &ModelConfig,
-    toggles: &Toggles,
-    source: &(dyn WeightSource + Sync),
-    rows: &[Row],
-    learning_rate: f64,
-) -> Left {
-    let optimizer = Optimizer { learning_rate, steps: rows.len() as u32, max_gradient_norm: 1.0, seed: 7 };
-    let job = Job { config, toggles, optimizer, budget: None, rows, source };
-    let (gradients, weights) = (Mutex::new(Tensors::new()), Mutex::new(Tensors::new()));
-    let outcome = run_with(&job, &AtomicBool::new(false), &|_| {}, &|trainer| {
-        for (which, into) in [(true, &gradients), (false, &weights)] {
-            trainer.parameters.export(trainer.device, which, &mut |slot, first, values| {
-                let mut into = into.lock().unwrap();
-                let whole = into.entry(slot.name.clone()).or_insert_with(|| vec![f32::NAN; slot.rows * slot.cols]);
-                whole[first..first + values.len()].copy_from_slice(values);
-            })?;
-        }
-        Ok(())
-    });
-    if let Some(error) = &outcome.error {
-        panic!("{error:?}");
-    }
-    Left { outcome, gradients: gradients.into_inner().unwrap(), weights: weights.into_inner().unwrap() }
-}
-
-/// ‖a − b‖ / ‖b‖, in f64.
-pub fn distance(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let square = |x: f64| x * x;
-    let difference: f64 = a.iter().zip(b).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
-    let norm: f64 = b.iter().map(|b| square(f64::from(*b))).sum();
-    if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() }
-}
-
-/// The tensor that is farthest off, and by how much.
-pub fn farthest(ours: &Tensors, theirs: &Tensors) -> (String, f64) {
-    assert_eq!(ours.len(), theirs.len());
-    let all = theirs.iter().map(|(name, theirs)| (name.clone(), distance(&ours[name], theirs)));
-    all.fold((String::new(), 0.0), |a, b| if b.1 > a.1 || b.1.is_nan() { b } else { a })
+    probe::train(config, toggles, source, rows).unwrap_or_else(|error| panic!("{error:?}"))
 }

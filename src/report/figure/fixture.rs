@@ -97,9 +97,11 @@ fn run(number: u32, rung: &str, purpose: &str, length: u64) -> Run {
         host_link_bytes: 0,
         seed: 1,
         text: "emma".into(),
+        tokens_sha256: None,
         device: "cpu".into(),
         program_version: "0.1.0".into(),
         git_revision: String::new(),
+        program_sha256: None,
         store_path: None,
         experiment_toml: "[[rung]]\nname = \"ring\"\nstop_at = 6144\n[[rung]]\nname = \"ulysses\"\nstop_at = \"6k\""
             .into(),
@@ -139,6 +141,7 @@ fn timeline(run: &Run, records: &mut Records) {
                 let layer = i;
                 records.timeline.push(TimelinePoint {
                     run: run.run,
+                    started_unix_ms: run.started_unix_ms,
                     rank: 0,
                     step,
                     seconds,
@@ -175,7 +178,8 @@ pub fn records() -> Records {
                     let tilt = if rung == "chunked" { 0.004 } else { 0.001 } * band as f64;
                     let mean_loss = Some(7.6 - 0.3 * f64::from(step) - 0.02 * band as f64 + tilt);
                     let targets = end_token - start_token;
-                    let band = PositionBand { run: run.run, step, start_token, end_token, targets, mean_loss };
+                    let (run, started_unix_ms) = (run.run, run.started_unix_ms);
+                    let band = PositionBand { run, started_unix_ms, step, start_token, end_token, targets, mean_loss };
                     records.positions.push(band);
                 }
             }

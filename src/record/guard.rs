@@ -1,0 +1,41 @@
+//! Reading a Parquet file that may be damaged or mean ill.
+//!
+//! The reader trusts the sizes that a file states. A flipped byte makes it panic, which
+//! is caught, or ask for exbibytes, which would abort the process with no word about the
+//! file: while a guard stands, such an allocation ends the program as bad input does.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::memory::allocator::Ceiling;
+
+/// Whether a panic is a damaged file's.
+static READING: AtomicBool = AtomicBool::new(false);
+
+/// No allocation is refused below this, bytes.
+const ALWAYS_FREE: u64 = 1 << 30;
+
+/// Columns of equal values shrink this far and further when they are written.
+const EXPANSION: u64 = 64;
+
+/// Makes panics of a guarded read silent; all others are printed as usual.
+pub fn silence_guarded_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !READING.load(Relaxed) {
+            usual(info);
+        }
+    }));
+}
+
+/// Runs a reader of the file at `path` of `bytes` bytes; none: it panicked.
+pub(super) fn guarded<R>(path: &Path, bytes: u64, read: impl FnOnce() -> R) -> Option<R> {
+    let message = format!("error: {}: not a whole Parquet file; run the experiment again\n", path.display());
+    let ceiling = Ceiling::raise(ALWAYS_FREE.max(bytes.saturating_mul(EXPANSION)), message);
+    READING.store(true, Relaxed);
+    let result = catch_unwind(AssertUnwindSafe(read));
+    READING.store(false, Relaxed);
+    drop(ceiling);
+    result.ok()
+}
