@@ -135,9 +135,8 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         self.backward(&block, &ids, gradient)?;
 
         let losses = device.read(&losses)?;
-        let valid = part.targets.iter().filter(|t| **t != crate::device::IGNORED).count() as f64;
-        let sums = comm.sum(&[losses.iter().map(|l| f64::from(*l)).sum(), valid])?;
-        Ok((sums[0] / (part.valid_targets as f64).max(1.0), losses))
+        let sum = comm.sum(&[losses.iter().map(|l| f64::from(*l)).sum()])?[0];
+        Ok((sum / (part.valid_targets as f64).max(1.0), losses))
     }
 
     fn rope_table(&self, part: &split::Part) -> Result<RopeTable<D::Buffer>> {
