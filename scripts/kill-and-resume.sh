@@ -22,7 +22,7 @@ runs_in() { "$program" report "$1" > /dev/null && "$compare" "$1" "$1" | tail -1
 "$program" run small --out "$out/undisturbed" > /dev/null 2>&1
 echo "undisturbed: $(runs_in "$out/undisturbed") runs"
 
-killed=0 done=0
+killed=0 done=0 status=0
 while true; do
   if [ -e "$out/killed/experiment.toml" ]; then go=(run --resume --out "$out/killed"); else go=(run small --out "$out/killed"); fi
   "$program" "${go[@]}" > "$out/log" 2>&1 &
@@ -34,9 +34,10 @@ while true; do
     wait "$pid" || { cat "$out/log" >&2; echo "the run failed by itself" >&2; exit 1; }
     break
   fi
+  status=0
   wait "$pid" 2> /dev/null || status=$?
   # It may have ended just before.
-  [ "${status:-0}" = 137 ] || break
+  [ "$status" = 137 ] || break
   killed=$((killed + 1))
   if [ -e "$out/killed/runs.parquet" ]; then
     now=$(runs_in "$out/killed") || { echo "after kill $killed the records can't be read" >&2; exit 1; }
@@ -45,7 +46,7 @@ while true; do
   fi
   # A run longer than any round would never end: every sixth gets as long as it needs.
   if [ $((killed % 6)) = 0 ]; then
-    timeout -s KILL 40 "$program" run --resume --out "$out/killed" > "$out/log" 2>&1 && break
+    timeout --foreground -s KILL 40 "$program" run --resume --out "$out/killed" > "$out/log" 2>&1 && break
     killed=$((killed + 1))
   fi
 done

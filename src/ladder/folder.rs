@@ -3,6 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -72,7 +73,16 @@ impl Folder {
             Ok(lock) => lock,
             Err(error) => bad_input!("{}: {error}; give a folder that can be written to with --out", path.display()),
         };
-        match lock.try_lock() {
+        // A run that was just killed holds its lock until the system has taken it down.
+        let mut locked = lock.try_lock();
+        for _ in 0..10 {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            locked = lock.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bad_input!(
                 "{}: another run is writing to it: wait until it ends, or give another --out",
