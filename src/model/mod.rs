@@ -2,7 +2,10 @@
 
 pub mod block;
 pub mod config;
+pub mod gguf;
+mod gguf_check;
 pub mod head;
 pub mod init;
 pub mod layout;
 pub mod rope;
+pub mod safetensors;
