@@ -1,6 +1,7 @@
 //! The command line, one file a command.
 
 mod doctor;
+mod loss;
 mod report;
 mod run;
 mod verify;
@@ -32,6 +33,7 @@ enum Command {
     Report(report::Report),
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
+    Loss(loss::Loss),
 }
 
 /// Prints a line; a reader that has gone away is no error, a full disk is.
@@ -56,6 +58,7 @@ pub fn main() -> u8 {
     let result = match cli.command.unwrap_or_else(|| Command::Run(run::Run::default())) {
         Command::Run(command) => run::run(&command),
         Command::Report(command) => report::report(&command),
+        Command::Loss(command) => loss::loss(&command),
         Command::Doctor(command) => doctor::doctor(&command),
         Command::Verify(command) => verify::verify(&command),
     };

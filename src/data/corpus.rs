@@ -55,6 +55,38 @@ impl Corpus {
         Self::text(names.join("+"), &text, tokenizer, at_most_tokens)
     }
 
+    /// A text file, or the .txt files of a folder in the order of their names, from the
+    /// `offset`th character (Unicode scalar value) on; as [`books`](Self::books) has books.
+    ///
+    /// # Errors
+    /// As [`files`](Self::files) has them, or if the text has no more than `offset` characters.
+    pub fn path(
+        path: &Path,
+        offset: usize,
+        tokenizer: &Tokenizer,
+        at_most_tokens: Option<usize>,
+    ) -> anyhow::Result<Self> {
+        let mut paths = vec![path.to_path_buf()];
+        if path.is_dir() {
+            let entries = std::fs::read_dir(path).into_iter().flatten();
+            let is_text = |p: &PathBuf| p.extension().is_some_and(|e| e == "txt") && p.is_file();
+            paths = entries.filter_map(|e| Some(e.ok()?.path())).filter(is_text).collect();
+            paths.sort();
+            if paths.is_empty() {
+                bad_input!("{}: a folder without .txt files", path.display());
+            }
+        }
+        let mut text = String::new();
+        for path in &paths {
+            text.push_str(&read(path)?);
+        }
+        let Some((start, _)) = text.char_indices().nth(offset) else {
+            bad_input!("{}: fewer than {} characters: give a smaller offset", path.display(), offset + 1);
+        };
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Self::text(name, &text[start..], tokenizer, at_most_tokens)
+    }
+
     fn text(name: String, text: &str, tokenizer: &Tokenizer, at_most_tokens: Option<usize>) -> anyhow::Result<Self> {
         let at_most = at_most_tokens.unwrap_or(usize::MAX);
         let (ids, characters) = tokenizer.encode_at_most(text, at_most)?;

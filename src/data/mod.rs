@@ -2,6 +2,7 @@
 
 pub mod books;
 pub mod corpus;
+pub mod given;
 pub mod tokens;
 
 pub use corpus::Corpus;

@@ -41,10 +41,17 @@ impl Tokenizer {
     /// [`BadInput`](crate::error::BadInput) if the file cannot be read or is
     /// not a tokenizer.
     pub fn from_file(path: &Path) -> anyhow::Result<Self> {
-        let json = super::corpus::read(path)?;
+        Self::from_json(&super::corpus::read(path)?, &path.display().to_string())
+    }
+
+    /// The tokenizer of the text of a `tokenizer.json`; `shown` stands in messages.
+    ///
+    /// # Errors
+    /// [`BadInput`](crate::error::BadInput) if it is not a tokenizer.
+    pub fn from_json(json: &str, shown: &str) -> anyhow::Result<Self> {
         match tokenizers::Tokenizer::from_bytes(json) {
             Ok(inner) => Self::new(inner),
-            Err(error) => bad_input!("{}: not a tokenizer in the format of tokenizer.json: {error}", path.display()),
+            Err(error) => bad_input!("{shown}: not a tokenizer in the format of tokenizer.json: {error}"),
         }
     }
 

@@ -10,6 +10,7 @@ use anyhow::Result;
 
 use super::config::ModelConfig;
 use super::layout::Part;
+use super::rope::Rope;
 use crate::device::{AttentionShape, Buffer, DType, Device, HeadNormRope, Lane, Mat};
 use crate::memory::category::Category;
 use crate::memory::ledger::Place;
@@ -39,6 +40,18 @@ pub fn tiles(rows: usize, tile: usize) -> Vec<Range<usize>> {
 pub struct RopeTable<B> {
     pub cos: B,
     pub sin: B,
+}
+
+impl<B: Buffer> RopeTable<B> {
+    /// The table of these positions.
+    pub fn new<D: Device<Buffer = B>>(device: &D, rope: &Rope, head_dim: usize, positions: &[u32]) -> Result<Self> {
+        let (tokens, half) = (positions.len(), head_dim / 2);
+        let take = || device.allocate(Place::Device, Category::Rope, DType::F32, tokens * half);
+        let table = RopeTable { cos: take()?, sin: take()? };
+        let (cos, sin) = (Mat::new(&table.cos, tokens, half), Mat::new(&table.sin, tokens, half));
+        device.rope_table(&rope.inverse_frequencies(head_dim), positions, rope.attention_scaling(), cos, sin)?;
+        Ok(table)
+    }
 }
 
 /// What every layer of a rank works with.

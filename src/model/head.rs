@@ -35,6 +35,42 @@ pub struct Head<'a, D: Device> {
     pub losses: &'a D::Buffer,
 }
 
+/// The head of a model for the loss alone, on this rank's `tokens`.
+pub struct LossHead<'a, D: Device> {
+    pub device: &'a D,
+    pub config: &'a ModelConfig,
+    pub tokens: usize,
+    /// Weight of the final norm, [1, hidden].
+    pub norm: Mat<'a, D::Buffer>,
+    /// Weights of the head, [vocabulary, hidden].
+    pub weights: Mat<'a, D::Buffer>,
+    /// Target of each token.
+    pub targets: &'a D::Buffer,
+    /// f32 [1, tokens]: takes the loss of each token.
+    pub losses: &'a D::Buffer,
+}
+
+impl<D: Device> LossHead<'_, D> {
+    /// The losses of `x` [tokens, hidden], in chunks of `rows`.
+    pub fn chunked(&self, x: Mat<D::Buffer>, rows: usize) -> Result<()> {
+        let (dev, c) = (self.device, self.config);
+        let chunks = tiles(self.tokens, rows);
+        let longest = chunks.iter().map(|r| r.len()).max().unwrap_or(0);
+        let n = longest * c.vocab_size;
+        let logits = dev.allocate(Place::Device, Category::Logits, dev.compute_dtype(), n)?;
+        let norm = dev.working(longest, c.hidden_size)?;
+        for chunk in chunks {
+            let (norm, logits) =
+                (Mat::at(&norm, 0, chunk.len(), c.hidden_size), Mat::at(&logits, 0, chunk.len(), c.vocab_size));
+            dev.rms_norm(x.rows(chunk.clone()), self.norm, c.rms_norm_eps, norm)?;
+            dev.matmul(norm, false, self.weights, true, logits, false)?;
+            let losses = Mat::flat(self.losses).cols(chunk.clone());
+            dev.cross_entropy_in_place(logits, self.targets, chunk.start, 0.0, losses)?;
+        }
+        Ok(())
+    }
+}
+
 impl<D: Device> Head<'_, D> {
     fn allocate(&self, category: Category, dtype: DType, rows: usize, cols: usize) -> Result<D::Buffer> {
         self.device.allocate(Place::Device, category, dtype, rows * cols)

@@ -66,28 +66,31 @@ pub struct Parameters<D: Device> {
 }
 
 impl<D: Device> Parameters<D> {
-    /// Takes memory for a rank's part and fills it from `source`.
+    /// Takes memory for a rank's part and fills it from `source`. `moments`: their type;
+    /// none: the weights are for the forward pass alone, with neither moments nor gradients.
     pub fn load(
         device: &D,
         layouts: Vec<UnitLayout>,
-        moments: DType,
+        moments: Option<DType>,
         (rank, ranks): (usize, usize),
         source: &dyn WeightSource,
     ) -> Result<Parameters<D>> {
         let mut shards = Vec::with_capacity(layouts.len());
         for layout in layouts {
             let n = layout.shard_elements(ranks);
-            let take = |category, dtype| device.allocate(Place::Device, category, dtype, n);
+            let trained = if moments.is_some() { n } else { 0 };
+            let dtype = device.compute_dtype();
+            let take = |category, dtype, n| device.allocate(Place::Device, category, dtype, n);
             let shard = Shard {
-                weights: take(Category::Weights, device.compute_dtype())?,
-                gradients: take(Category::Gradients, device.compute_dtype())?,
-                first_moment: take(Category::Moments, moments)?,
-                second_moment: take(Category::Moments, moments)?,
+                weights: take(Category::Weights, dtype, n)?,
+                gradients: take(Category::Gradients, dtype, trained)?,
+                first_moment: take(Category::Moments, moments.unwrap_or(dtype), trained)?,
+                second_moment: take(Category::Moments, moments.unwrap_or(dtype), trained)?,
                 layout,
             };
             let mut values = vec![0.0; n];
-            device.write(&values, &shard.first_moment)?;
-            device.write(&values, &shard.second_moment)?;
+            device.write(&values[..trained], &shard.first_moment)?;
+            device.write(&values[..trained], &shard.second_moment)?;
             for (slot, first, here) in shard.layout.parts(rank * n..(rank + 1) * n) {
                 source.read(slot, first, &mut values[here])?;
             }

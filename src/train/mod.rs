@@ -1,5 +1,7 @@
 //! Training: the step, what it keeps, and the toggles that change it.
 
+pub mod evaluate;
+pub mod ranks;
 pub mod saved;
 pub mod step;
 pub mod toggles;

@@ -82,7 +82,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     ) -> Result<Self> {
         device.ledger().mark(0, Phase::Load, None);
         let world = (comm.rank(), comm.ranks());
-        let parameters = Parameters::load(device, layout::units(config), toggles.moments.dtype(), world, source)?;
+        let parameters = Parameters::load(device, layout::units(config), Some(toggles.moments.dtype()), world, source)?;
         Ok(Trainer {
             device,
             comm,
@@ -124,7 +124,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         let ids = device.upload_ids(Category::Tokens, &part.ids)?;
         let targets = device.upload_ids(Category::Tokens, &part.targets)?;
         let losses = device.allocate(Place::Device, Category::Tokens, DType::F32, tokens)?;
-        let rope = self.rope_table(part)?;
+        let rope = RopeTable::new(device, &self.toggles.rope, self.config.head_dim, &part.positions)?;
         self.parameters.zero_gradients(device)?;
         let (comm, config) = (self.comm, self.config);
         let (scheme, tile) = (self.toggles.cp.scheme(), self.toggles.tile);
@@ -137,17 +137,6 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         let losses = device.read(&losses)?;
         let sum = comm.sum(&[losses.iter().map(|l| f64::from(*l)).sum()])?[0];
         Ok((sum / (part.valid_targets as f64).max(1.0), losses))
-    }
-
-    fn rope_table(&self, part: &split::Part) -> Result<RopeTable<D::Buffer>> {
-        let (rope, d) = (&self.toggles.rope, self.config.head_dim);
-        let n = part.positions.len() * d / 2;
-        let take = || self.device.allocate(Place::Device, Category::Rope, DType::F32, n);
-        let table = RopeTable { cos: take()?, sin: take()? };
-        let view = |b| Mat::new(b, part.positions.len(), d / 2);
-        let (cos, sin) = (view(&table.cos), view(&table.sin));
-        self.device.rope_table(&rope.inverse_frequencies(d), &part.positions, rope.attention_scaling(), cos, sin)?;
-        Ok(table)
     }
 
     /// The unit of a layer, in the order of [`layout::units`].

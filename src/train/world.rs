@@ -1,19 +1,18 @@
-//! A run's ranks: threads of this process, each with a device and a ledger of its own.
+//! A whole run on CPU ranks, and the plan of one on the dry device.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
+use super::ranks::{CpuComm, on_ranks};
 use super::step::{Optimizer, StepResult, Trainer};
 use super::toggles::Toggles;
 use crate::device::cpu::Cpu;
 use crate::device::dry::Dry;
-use crate::device::{Counts, DType, Device, Stopped};
-use crate::memory::ledger::{Ledger, Peak, Place, ProcessTotal, Segment};
+use crate::device::{Counts, DType, Device};
+use crate::memory::ledger::{Ledger, Peak, Place, Segment};
 use crate::model::config::ModelConfig;
-use crate::parallel::comm::DryComm;
-use crate::parallel::local::World;
+use crate::parallel::comm::{Comm, DryComm};
 use crate::parallel::shard::WeightSource;
 use crate::parallel::split::{self, split};
 
@@ -107,55 +106,35 @@ pub fn run_with(
     progress: &(dyn Fn(usize) + Sync),
     finish: &(dyn Fn(&CpuTrainer) -> Result<()> + Sync),
 ) -> Outcome {
-    let ranks = job.toggles.ranks;
-    let process = Arc::new(ProcessTotal::default());
-    let world = World::new(ranks);
-    let mut results: Vec<(Vec<RankStep>, RankReport, Option<anyhow::Error>)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..ranks)
-            .map(|rank| {
-                let (world, process) = (world.clone(), process.clone());
-                scope.spawn(move || {
-                    let device = Cpu::new(job.budget, process);
-                    let mut steps = Vec::new();
-                    let mut counts = Counts::default();
-                    let work = std::panic::AssertUnwindSafe(|| {
-                        let comm = world.comm(rank);
-                        let mut trainer = Trainer::new(&device, &comm, job.config, job.toggles, job.source, cancelled)?;
-                        for number in 0..job.optimizer.steps as usize {
-                            let row = job.row(number);
-                            let before = device.meter().read();
-                            steps.push(step(&mut trainer, job, row)?);
-                            counts = since(before, device.meter().read());
-                            if rank == 0 {
-                                progress(number);
-                            }
-                        }
-                        finish(&trainer)
-                    });
-                    let error = match std::panic::catch_unwind(work) {
-                        Ok(result) => result.err(),
-                        Err(panic) => Some(anyhow!("rank {rank} panicked: {}", message(&panic))),
-                    };
-                    if error.is_some() {
-                        // Before the device goes, so that no lane waits for a peer.
-                        world.stop();
-                    }
-                    (steps, report(device.ledger(), counts), error)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|p| lost(&message(&p)))).collect()
+    #[derive(Default)]
+    struct State {
+        steps: Vec<RankStep>,
+        counts: Counts,
+    }
+    let work = |device: &Cpu, comm: &CpuComm, state: &mut State| {
+        let mut trainer = Trainer::new(device, comm, job.config, job.toggles, job.source, cancelled)?;
+        for number in 0..job.optimizer.steps as usize {
+            let before = device.meter().read();
+            state.steps.push(step(&mut trainer, job, job.row(number))?);
+            state.counts = since(before, device.meter().read());
+            if Comm::<Cpu>::rank(comm) == 0 {
+                progress(number);
+            }
+        }
+        finish(&trainer)
+    };
+    let left = on_ranks(job.toggles.ranks, job.budget, &work, &State::default, &|device, state| {
+        (state.steps, report(device.ledger(), state.counts))
     });
-    // The first cause: not that of a rank that stopped for another one.
-    let errors = results.iter_mut().filter_map(|r| r.2.take());
-    let error = errors.reduce(|first, next| if first.is::<Stopped>() { next } else { first });
-    let steps = merge(results.iter().map(|r| &r.0[..]).collect(), job);
-    let ranks = results.into_iter().map(|r| r.1).collect();
-    Outcome { steps, ranks, process_peak: process.peak(), left_bytes: process.current(), error }
+    let (steps, ranks): (Vec<Vec<RankStep>>, Vec<RankReport>) = left.results.into_iter().unzip();
+    // A rank whose thread was lost leaves no steps that are whole.
+    let whole = if ranks.len() == job.toggles.ranks { steps.iter().map(|s| &s[..]).collect() } else { Vec::new() };
+    let steps = merge(whole, job);
+    Outcome { steps, ranks, process_peak: left.process_peak, left_bytes: left.left_bytes, error: left.error }
 }
 
 /// A trainer on a CPU rank.
-pub type CpuTrainer<'a> = Trainer<'a, Cpu, crate::parallel::local::LocalComm<crate::device::cpu::CpuShared>>;
+pub type CpuTrainer<'a> = Trainer<'a, Cpu, CpuComm>;
 
 /// A rank's view of a step.
 struct RankStep {
@@ -167,20 +146,10 @@ struct RankStep {
 fn step(trainer: &mut CpuTrainer, job: &Job, row: &Row) -> Result<RankStep> {
     let start = std::time::Instant::now();
     let (scheme, comm) = (job.toggles.cp.scheme(), trainer.comm);
-    let (rank, ranks) = (crate::parallel::comm::Comm::<Cpu>::rank(comm), job.toggles.ranks);
+    let (rank, ranks) = (Comm::<Cpu>::rank(comm), job.toggles.ranks);
     let part = split(&row.ids, row.labels.as_deref(), scheme, ranks, rank)?;
     let result = trainer.step(&part, &job.optimizer)?;
     Ok(RankStep { result, seconds: start.elapsed().as_secs_f64(), valid_targets: part.valid_targets })
-}
-
-fn message(panic: &Box<dyn std::any::Any + Send>) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_else(|| "no message".to_string())
-}
-
-fn lost(message: &str) -> (Vec<RankStep>, RankReport, Option<anyhow::Error>) {
-    let ledger = Ledger::new(None, Arc::default());
-    (Vec::new(), report(&ledger, Counts::default()), Some(anyhow!("a rank's thread was lost: {message}")))
 }
 
 /// Puts the ranks' losses back into the order of positions.
