@@ -22,32 +22,33 @@ runs_in() { "$program" report "$1" > /dev/null && "$compare" "$1" "$1" | tail -1
 "$program" run small --out "$out/undisturbed" > /dev/null 2>&1
 echo "undisturbed: $(runs_in "$out/undisturbed") runs"
 
-killed=0 done=0 status=0
+killed=0 done=0
 while true; do
   if [ -e "$out/killed/experiment.toml" ]; then go=(run --resume --out "$out/killed"); else go=(run small --out "$out/killed"); fi
+  touch "$out/mark"
   "$program" "${go[@]}" > "$out/log" 2>&1 &
   pid=$!
-  # From 0.02 s to about 8 s, short ones more often.
-  exponent=$((RANDOM % 1000))
-  sleep "$(awk -v x="$exponent" 'BEGIN { printf "%.3f", 0.02 * exp(x / 1000 * 6) }')"
-  if ! kill -KILL "$pid" 2> /dev/null; then
-    wait "$pid" || { cat "$out/log" >&2; echo "the run failed by itself" >&2; exit 1; }
-    break
+  # Every fourth round waits until another run is on disk, so that the end comes nearer
+  # however slow the machine is.
+  if [ $((killed % 4)) = 3 ]; then
+    while kill -0 "$pid" 2> /dev/null && ! [ "$out/killed/runs.parquet" -nt "$out/mark" ]; do sleep 0.05; done
   fi
+  # Then a moment from 0.02 s to about 8 s, short ones more often.
+  sleep "$(awk -v x=$((RANDOM % 1000)) 'BEGIN { printf "%.3f", 0.02 * exp(x / 1000 * 6) }')"
+  kill -KILL "$pid" 2> /dev/null || true
   status=0
   wait "$pid" 2> /dev/null || status=$?
-  # It may have ended just before.
-  [ "$status" = 137 ] || break
+  if [ "$status" != 137 ]; then
+    [ "$status" = 0 ] && break
+    cat "$out/log" >&2
+    echo "the run failed by itself" >&2
+    exit 1
+  fi
   killed=$((killed + 1))
   if [ -e "$out/killed/runs.parquet" ]; then
     now=$(runs_in "$out/killed") || { echo "after kill $killed the records can't be read" >&2; exit 1; }
     [ "$now" -ge "$done" ] || { echo "after kill $killed there are $now runs, where there were $done" >&2; exit 1; }
     done=$now
-  fi
-  # A run longer than any round would never end: every sixth gets as long as it needs.
-  if [ $((killed % 6)) = 0 ]; then
-    timeout --foreground -s KILL 40 "$program" run --resume --out "$out/killed" > "$out/log" 2>&1 && break
-    killed=$((killed + 1))
   fi
 done
 left=$(find "$out/killed" -name '*.partial' | wc -l)

@@ -246,7 +246,7 @@ fn a_budget_one_byte_under_the_plan_is_refused() {
                 rows: &rows,
                 source: &UNIFORM,
             };
-            let outcome = run(&job, &Default::default(), &|_| {});
+            let outcome = run(&job, &Default::default(), &|_, _| {});
             match outcome.error {
                 None => assert!(fits),
                 Some(error) => {

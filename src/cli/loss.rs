@@ -9,10 +9,11 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::toggles::{YarnOptions, not_covered};
 use crate::bad_input;
 use crate::data::{Corpus, Tokenizer, given};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::rope::{Rope, Yarn};
+use crate::model::rope::Rope;
 use crate::notice;
 use crate::train::evaluate::{Evaluation, evaluate};
 use crate::train::toggles::{ContextParallel, Keep, Loss as LossToggle, Moments, Offload, Toggles};
@@ -37,12 +38,8 @@ pub struct Loss {
     /// Tokens of the sequence, such as 16384 or 16k [default: all that are there]
     #[arg(long, value_name = "TOKENS")]
     length: Option<String>,
-    /// Scale positions by YaRN with this factor, in place of the model's own rope
-    #[arg(long, value_name = "FACTOR")]
-    yarn: Option<f64>,
-    /// The length that YaRN's factor stretches [default: the model's max_position_embeddings]
-    #[arg(long, value_name = "TOKENS", requires = "yarn")]
-    original: Option<String>,
+    #[command(flatten)]
+    yarn: YarnOptions,
     /// Print one JSON object in place of the table
     #[arg(long)]
     json: bool,
@@ -59,14 +56,6 @@ struct Band {
     targets: usize,
     /// Nats; none without targets.
     loss: Option<f64>,
-}
-
-fn rope(command: &Loss, model: &Checkpoint) -> Result<Rope> {
-    let Some(factor) = command.yarn else { return Ok(model.rope.clone()) };
-    let original = command.original.as_deref().map_or(Ok(model.config.max_position_embeddings), parse_tokens)?;
-    let rope = Rope::Yarn(Yarn::new(model.config.rope_theta, factor, original));
-    rope.validate()?;
-    Ok(rope)
 }
 
 fn row(command: &Loss, model: &Checkpoint) -> Result<Row> {
@@ -138,41 +127,21 @@ fn eighth(bands: &[Band]) -> Option<f64> {
 const CLIMB: f64 = 0.5;
 
 /// What a reader of the table should know.
-fn judged(rope: &Rope, model: &Checkpoint, first: Option<f64>, last: Option<f64>, length: u64) -> Vec<String> {
-    let mut said = Vec::new();
-    let own = model.config.max_position_embeddings;
+fn judged(rope: &Rope, model: &Checkpoint, first: Option<f64>, last: Option<f64>, length: u64) -> Option<String> {
     let climbs = first.zip(last).is_some_and(|(first, last)| last > first + CLIMB);
-    match rope {
-        Rope::Default { .. } if length > own && climbs => said.push(format!(
-            "the loss climbs along the positions: the model was trained on {} tokens; give --yarn {}",
-            format_tokens(own),
-            length.div_ceil(own)
-        )),
-        Rope::Default { .. } if length > own => {
-            said.push(format!(
-                "the sequence is longer than the model's {} tokens, without scaling",
-                format_tokens(own)
-            ));
+    match (climbs, not_covered(rope, &model.config, length)) {
+        (true, Some(cause)) => Some(format!("the loss climbs along the positions: {cause}")),
+        (true, None) => {
+            Some("the loss climbs along the positions: check the rope's factor and original length".to_string())
         }
-        Rope::Yarn(yarn) if !rope.covers(length) => said.push(format!(
-            "YaRN's factor {} over {} tokens covers fewer than {}: the right factor is {}",
-            yarn.factor,
-            format_tokens(yarn.original),
-            format_tokens(length),
-            length.div_ceil(yarn.original)
-        )),
-        _ if climbs => {
-            said.push("the loss climbs along the positions: check the rope's factor and original length".to_string())
-        }
-        _ => {}
+        (false, cause) => cause,
     }
-    said
 }
 
 /// Runs the command.
 pub fn loss(command: &Loss) -> Result<u8> {
     let model = Checkpoint::open(&command.model)?;
-    let (rope, row) = (rope(command, &model)?, row(command, &model)?);
+    let (rope, row) = (command.yarn.rope(&model.config, &model.rope)?, row(command, &model)?);
     let toggles = Toggles {
         loss: LossToggle::Chunked { rows: 256 },
         rope: rope.clone(),
@@ -203,7 +172,7 @@ pub fn loss(command: &Loss) -> Result<u8> {
     if command.json {
         let all = serde_json::json!({
             "model": model.config.name, "length": length, "targets": evaluation.valid_targets,
-            "yarn_factor": command.yarn, "loss": evaluation.loss, "first_eighth": first, "last_eighth": last,
+            "yarn_factor": command.yarn.yarn, "loss": evaluation.loss, "first_eighth": first, "last_eighth": last,
             "unigram_entropy": entropy, "bands": bands, "seconds": seconds,
         });
         super::say(&serde_json::to_string_pretty(&all)?)?;

@@ -4,6 +4,8 @@ mod doctor;
 mod loss;
 mod report;
 mod run;
+mod toggles;
+mod train;
 mod verify;
 
 use std::io::Write;
@@ -34,6 +36,7 @@ enum Command {
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
     Loss(loss::Loss),
+    Train(train::Train),
 }
 
 /// Prints a line; a reader that has gone away is no error, a full disk is.
@@ -58,6 +61,7 @@ pub fn main() -> u8 {
     let result = match cli.command.unwrap_or_else(|| Command::Run(run::Run::default())) {
         Command::Run(command) => run::run(&command),
         Command::Report(command) => report::report(&command),
+        Command::Train(command) => train::train(&command),
         Command::Loss(command) => loss::loss(&command),
         Command::Doctor(command) => doctor::doctor(&command),
         Command::Verify(command) => verify::verify(&command),

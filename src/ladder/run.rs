@@ -22,7 +22,7 @@ use crate::notice;
 use crate::record::Records;
 use crate::record::run::{Run, Status};
 use crate::train::step::{Cancelled, Optimizer};
-use crate::train::world::{Job, Row, run};
+use crate::train::world::{Job, Progress, Row, run};
 use crate::units::format_bytes;
 
 /// A ladder, ready to run.
@@ -147,7 +147,7 @@ impl Ladder {
             }
             let before = bar.position();
             let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
-            let progress = |step: usize| bar.set_position(before + per_step * (step as u64 + 1));
+            let progress = |step: usize, _: &_| bar.set_position(before + per_step * (step as u64 + 1));
             let measured = one(self, attempt, cancelled, &progress)?;
             bar.set_position(before + attempt.flops() / 1_000);
             if measured.outcome.error.as_ref().is_some_and(|e| e.is::<Cancelled>()) {
@@ -213,12 +213,7 @@ pub fn notes(ladder: &Ladder) -> Vec<String> {
 }
 
 /// Runs one attempt and measures it from outside.
-fn one(
-    ladder: &Ladder,
-    attempt: &Attempt,
-    cancelled: &AtomicBool,
-    progress: &(dyn Fn(usize) + Sync),
-) -> Result<Measured> {
+fn one(ladder: &Ladder, attempt: &Attempt, cancelled: &AtomicBool, progress: &Progress) -> Result<Measured> {
     let (e, corpus) = (&ladder.experiment, &ladder.corpus);
     let mut rows = Vec::new();
     for step in 0..(attempt.steps as usize).min(whole_rows(corpus, attempt)) {

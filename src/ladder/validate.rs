@@ -8,7 +8,7 @@ use super::experiment::{Experiment, Rung, TextSource};
 use crate::bad_input;
 use crate::model::block::SHORTEST_TILE;
 use crate::model::config::ModelConfig;
-use crate::train::toggles::{ContextParallel, Loss};
+use crate::train::toggles::{ContextParallel, Loss, Toggles};
 
 /// Beyond this many tokens positions leave 32 bits.
 const LONGEST: u64 = 1 << 31;
@@ -58,8 +58,9 @@ pub fn experiment(e: &Experiment) -> Result<()> {
     Ok(())
 }
 
-fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
-    let t = &r.toggles;
+/// Says what is wrong with a setting for a model; returns the pieces into which it splits
+/// a sequence, of which lengths must be multiples.
+pub fn toggles(t: &Toggles, model: &ModelConfig) -> Result<u64> {
     t.rope.validate()?;
     if t.ranks == 0 || t.ranks > 512 {
         bad_input!("ranks = {}: from 1 to 512", t.ranks);
@@ -76,7 +77,7 @@ fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
         bad_input!("every = {}: from 1 to the model's {} layers", t.every, model.num_hidden_layers);
     }
     let (heads, kv_heads) = (model.num_attention_heads, model.num_key_value_heads);
-    let pieces = match t.cp {
+    Ok(match t.cp {
         ContextParallel::None if t.ranks > 1 => {
             bad_input!(
                 "ranks = {} with cp = \"none\": nothing would be split; set cp = \"ring\" or \"ulysses\"",
@@ -93,7 +94,11 @@ fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
             bad_input!("ulysses: {kv_heads} KV heads and {} ranks: one must divide the other", t.ranks)
         }
         ContextParallel::Ulysses => t.ranks,
-    } as u64;
+    } as u64)
+}
+
+fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
+    let pieces = toggles(&r.toggles, model)?;
     if r.grid == 0 || r.grid >= LONGEST {
         bad_input!("grid = {}: from 1 to {} tokens", r.grid, LONGEST - 1);
     }

@@ -93,9 +93,12 @@ fn since(before: Counts, after: Counts) -> Counts {
     }
 }
 
+/// Is called after each step of rank 0, with its number from 0 and what it tells.
+pub type Progress<'a> = dyn Fn(usize, &StepResult) + Sync + 'a;
+
 /// Runs the steps on CPU ranks. `progress` is called after each step of rank 0;
 /// `cancelled` ends the run at the next layer.
-pub fn run(job: &Job, cancelled: &AtomicBool, progress: &(dyn Fn(usize) + Sync)) -> Outcome {
+pub fn run(job: &Job, cancelled: &AtomicBool, progress: &Progress) -> Outcome {
     run_with(job, cancelled, progress, &|_| Ok(()))
 }
 
@@ -103,7 +106,7 @@ pub fn run(job: &Job, cancelled: &AtomicBool, progress: &(dyn Fn(usize) + Sync))
 pub fn run_with(
     job: &Job,
     cancelled: &AtomicBool,
-    progress: &(dyn Fn(usize) + Sync),
+    progress: &Progress,
     finish: &(dyn Fn(&CpuTrainer) -> Result<()> + Sync),
 ) -> Outcome {
     #[derive(Default)]
@@ -118,7 +121,7 @@ pub fn run_with(
             state.steps.push(step(&mut trainer, job, job.row(number))?);
             state.counts = since(before, device.meter().read());
             if Comm::<Cpu>::rank(comm) == 0 {
-                progress(number);
+                progress(number, &state.steps[number].result);
             }
         }
         finish(&trainer)

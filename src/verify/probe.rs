@@ -57,7 +57,7 @@ pub fn train(
     let optimizer = Optimizer { learning_rate: 1e-3, steps: rows.len() as u32, max_gradient_norm: 1.0, seed: 7 };
     let job = Job { config, toggles, optimizer, budget: None, rows, source };
     let (gradients, weights) = (Mutex::new(Tensors::new()), Mutex::new(Tensors::new()));
-    let mut outcome = run_with(&job, &AtomicBool::new(false), &|_| {}, &|trainer| {
+    let mut outcome = run_with(&job, &AtomicBool::new(false), &|_, _| {}, &|trainer| {
         for (which, into) in [(true, &gradients), (false, &weights)] {
             trainer.parameters.export(trainer.device, which, &mut |slot, first, values| {
                 let mut into = held(into);
