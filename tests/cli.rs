@@ -80,7 +80,7 @@ fn bad_input_is_one_message_and_leaves_nothing() {
         (&["run", "missing.toml"], "no.txt"),
         (&["run", "short.toml", "--budget", "64MiB"], "tokens"),
         (&["run", "vocabulary.toml"], "vocab_size"),
-        (&["run", "tiny.toml", "--only", "plian"], "there is no rung `plian`; `tiny.toml` has plain, ring"),
+        (&["run", "tiny.toml", "--only", "plian"], "there is no rung `plian`; `tiny` has plain, ring"),
         (&["run", "tiny.toml", "--budget", "lots"], "80GiB"),
         (&["run", "tiny.toml", "--budget", "100KiB"], "too small"),
         (&["run", "tiny.toml", "--steps", "0"], "steps"),

@@ -51,3 +51,40 @@ fn names_reads_lists() {
     assert!(names("/// failures.md 2, 3, 41: ring", 41) && names("/// failures.md 7 in its causal form", 7));
     assert!(!names("/// failures.md 2, 3: of 41 ranks", 41) && !names("/// nothing", 1));
 }
+
+/// The reverse: a test that names a row stands in the table.
+#[test]
+fn every_test_that_names_a_row_is_in_the_table() {
+    fn sources(folder: &Path, all: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => sources(&path, all),
+                false if path.extension().is_some_and(|e| e == "rs") => all.push(path),
+                false => {}
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = std::fs::read_to_string(root.join("tests/failures.md")).unwrap();
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    sources(&root.join("tests"), &mut files);
+    let (mut seen, mut lacking) = (0, Vec::new());
+    for path in files.iter().filter(|p| !p.ends_with("tests/failures.rs")) {
+        let source = std::fs::read_to_string(path).unwrap();
+        for (at, _) in source.match_indices("/// failures.md ") {
+            let comment = &source[at..];
+            let test = comment.split_once("fn ").unwrap().1.split('(').next().unwrap();
+            let file = path.strip_prefix(root).unwrap().display();
+            for row in (1..=44).filter(|row| names(comment.split_once("fn ").unwrap().0, *row)) {
+                let line = table.lines().find(|l| l.starts_with(&format!("| {row} |"))).unwrap();
+                if !line.contains(&format!("`{file}: {test}`")) {
+                    lacking.push(format!("row {row} lacks {file}: {test}"));
+                }
+                seen += 1;
+            }
+        }
+    }
+    assert!(lacking.is_empty() && seen > 40, "{seen} named: {lacking:#?}");
+}

@@ -23,8 +23,8 @@ fn losses(model: &Checkpoint, toggles: &Toggles, row: &Row) -> Vec<f32> {
     evaluate(&model.config, toggles, model, row, &AtomicBool::new(false), &|_| {}).unwrap().losses
 }
 
-/// Through files: the folder's config, rope and weights give transformers' losses, on one
-/// rank and on several (failures.md 1), and again after saving.
+/// failures.md 1: through files, the folder's config, rope and weights give transformers'
+/// losses, on one rank and on several, and again after saving.
 #[test]
 fn folders_give_the_references_losses() {
     for name in ["dense-untied", "dense-tied-masked", "dense-yarn4"] {

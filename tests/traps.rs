@@ -67,7 +67,7 @@ fn losses_by_position_do_not_depend_on_ranks() {
 }
 
 /// failures.md 19, 20, 21, 42: each rank holds its share of the tokens under their global
-/// positions, and what it computes depends on what the others sent.
+/// positions, and sends to the others; that results need it, all tests of ranks show.
 #[test]
 fn every_rank_holds_its_share_and_exchanges() {
     let ids = row(128).ids;
@@ -104,7 +104,7 @@ fn recomputing_under_a_split_changes_no_bit() {
     }
 }
 
-/// failures.md 14: what f32 loses does not grow with the number of ranks.
+/// failures.md 14: what f32 loses stays under one bound for 2, 4 and 8 ranks.
 #[test]
 fn the_error_does_not_grow_with_ranks() {
     let rows = [row(256)];
@@ -218,7 +218,7 @@ fn offload_lowers_the_peak_by_what_it_moves() {
         |p: &ablation::train::world::RankReport| p.timeline.iter().map(|s| s.device.of(Category::LayerInputs)).max();
     assert_eq!(layers(&without), Some(16 * input));
     assert!(layers(&with) <= Some(4 * input));
-    assert!(with.device.bytes.total() < without.device.bytes.total());
+    assert!(with.device.bytes.total() + 10 * input < without.device.bytes.total());
 }
 
 /// failures.md 38: sizes beyond 2³² elements: a million tokens of 4,096 values each.

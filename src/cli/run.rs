@@ -1,17 +1,17 @@
 //! `ablation run`: runs a ladder and renders its report.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
 use crate::bad_input;
 use crate::ladder::experiment::Experiment;
-use crate::ladder::folder::{EXPERIMENT, Folder, last_numbered};
-use crate::ladder::run::{Ended, Ladder, notes};
-use crate::ladder::validate;
+use crate::ladder::folder::{Folder, last_numbered};
+use crate::ladder::run::{Control, Ended, Ladder, notes};
+use crate::ladder::{resume, validate};
 use crate::notice;
 use crate::record::Records;
 use crate::record::parquet::FILES;
@@ -51,8 +51,8 @@ pub struct Run {
 }
 
 /// The experiment with the command line's changes, checked again.
-fn experiment(command: &Run, name: &str) -> Result<Experiment> {
-    let mut e = Experiment::load(name)?;
+fn experiment(command: &Run, mut e: Experiment) -> Result<Experiment> {
+    let name = e.name.clone();
     if let Some(only) = &command.only {
         let names: Vec<String> = e.rungs.iter().map(|r| r.name.clone()).collect();
         e.rungs.retain(|r| r.name == *only);
@@ -85,19 +85,20 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// Runs the ladder in a thread of its own and waits for it; none: it was cancelled, and a
 /// long operation goes on that the end of the process ends.
 fn watched(ladder: Arc<Ladder>, records: Records, dir: PathBuf) -> Result<Option<Ended>> {
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let flag = cancelled.clone();
+    let control = Arc::new(Control::default());
+    let held = control.clone();
     ctrlc::set_handler(move || {
-        if flag.swap(true, Relaxed) {
+        if held.cancelled.swap(true, Relaxed) {
             // Asked twice: at once. What is on disk is whole.
             std::process::exit(130);
         }
     })?;
-    let flag = cancelled.clone();
-    let worker = std::thread::Builder::new().spawn(move || ladder.run(records, &dir, &flag))?;
+    let held = control.clone();
+    let worker = std::thread::Builder::new().spawn(move || ladder.run(records, &dir, &held))?;
     let mut since = None;
     while !worker.is_finished() {
-        if cancelled.load(Relaxed) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if control.cancelled.load(Relaxed) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            control.leave();
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -105,20 +106,27 @@ fn watched(ladder: Arc<Ladder>, records: Records, dir: PathBuf) -> Result<Option
     worker.join().map_err(|_| anyhow!("the ladder's thread panicked"))?.map(Some)
 }
 
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let shown = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if shown.chars().all(plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
+}
+
 /// Runs the command.
 pub fn run(command: &Run) -> Result<u8> {
-    let name = command.experiment.as_deref();
+    let given = command.experiment.as_deref().map(Experiment::load).transpose()?;
     let begun = match (&command.out, command.resume) {
         (_, false) => None,
-        (Some(out), true) => Some(out.clone()),
-        // A folder's name is that of the experiment in it.
-        (None, true) => Some(last_numbered(&experiment(command, name.unwrap_or("small"))?.name)?),
+        (Some(out), true) => Some(Folder::begun(out)?),
+        (None, true) => Some(Folder::begun(&last_numbered(given.as_ref().map(|e| &e.name[..]))?)?),
     };
-    let begun = begun.map(|path| Folder::begun(&path)).transpose()?;
-    let ladder = match (name, &begun) {
-        (None, Some(folder)) => experiment(command, &folder.path.join(EXPERIMENT).to_string_lossy())?,
-        (name, _) => experiment(command, name.unwrap_or("small"))?,
+    let given = match (given, &begun) {
+        (Some(given), _) => given,
+        (None, Some(folder)) => resume::experiment(&folder.path)?,
+        (None, None) => Experiment::load("small")?,
     };
+    let ladder = experiment(command, given)?;
     let ladder = Ladder::new(ladder)?;
     let (folder, records) = match begun {
         Some(folder) => {
@@ -148,7 +156,7 @@ pub fn run(command: &Run) -> Result<u8> {
     let ended = watched(Arc::new(ladder), records, dir.clone())?;
     let cancelled = ended.is_none_or(|e| e.cancelled);
     if cancelled {
-        notice(&format!("ended early; to go on: ablation run --resume --out {}", dir.display()));
+        notice(&format!("ended early; to go on: ablation run --resume --out {}", quoted(&dir)));
         if !dir.join(FILES[2]).exists() {
             return Ok(130);
         }

@@ -126,6 +126,9 @@ pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     if path.is_dir() {
         bad_input!("{shown}: a folder, where a text file is needed");
     }
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        bad_input!("{shown}: no regular file, where a text file is needed");
+    }
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -155,8 +155,10 @@ impl Wanted {
             let library = match unsafe { Library::new(&candidate) } {
                 Ok(library) => library,
                 Err(error) => {
-                    if candidate.is_absolute() {
-                        found.problem.get_or_insert(format!("{}: {error}", candidate.display()));
+                    // One that isn't there is no problem of that one.
+                    let text = error.to_string();
+                    if candidate.is_absolute() || !text.contains("cannot open shared object file") {
+                        found.problem.get_or_insert(text);
                     }
                     continue;
                 }
@@ -170,7 +172,8 @@ impl Wanted {
                 }
                 None => {
                     let symbol = self.symbol.to_string_lossy();
-                    found.problem.get_or_insert(format!("{}: it has no {symbol}", candidate.display()));
+                    let file = loaded(&candidate).unwrap_or(candidate);
+                    found.problem.get_or_insert(format!("{}: it has no {symbol}", file.display()));
                 }
             }
         }
@@ -181,6 +184,13 @@ impl Wanted {
 fn address(library: &Library, symbol: &CStr) -> Option<*const c_void> {
     // SAFETY: the symbol is not called, only its address is taken.
     unsafe { library.get::<*const c_void>(symbol).ok().map(|s| *s) }
+}
+
+/// The file under which a library of this name is loaded.
+fn loaded(name: &Path) -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let end = format!("/{}", name.file_name()?.to_string_lossy());
+    maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).find(|path| path.ends_with(&end)).map(PathBuf::from)
 }
 
 /// The file that an address is from.

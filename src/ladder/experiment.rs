@@ -78,21 +78,25 @@ impl Experiment {
         if let Some((_, text)) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name) {
             return Experiment::parse(text, name, Path::new("."));
         }
-        let path = Path::new(name);
+        Experiment::read(Path::new(name))
+    }
+
+    /// An experiment file.
+    pub fn read(path: &Path) -> Result<Experiment> {
+        let name = path.display().to_string();
         let mut text = String::new();
         let read = File::open(path).and_then(|file| file.take(LONGEST_FILE + 1).read_to_string(&mut text));
-        let text = match read {
+        match read {
             Ok(bytes) if bytes as u64 > LONGEST_FILE => {
                 bad_input!("{name}: larger than {}: this is no experiment file", format_bytes(LONGEST_FILE))
             }
-            Ok(_) => text,
+            Ok(_) => {}
             Err(error) => {
                 let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-                bad_input!("{name}: {error}; give an experiment file or one of the built-in: {}", names.join(", "))
+                bad_input!("`{name}`: {error}; give an experiment file or one of the built-in: {}", names.join(", "))
             }
         };
-        let folder = path.parent().unwrap_or(Path::new("."));
-        Experiment::parse(&text, name, folder)
+        Experiment::parse(&text, &name, path.parent().unwrap_or(Path::new(".")))
     }
 
     /// Reads and checks an experiment file. `name` stands in messages; files that it

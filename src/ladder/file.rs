@@ -193,10 +193,13 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
     };
     let source = match (file.text.books, file.text.files) {
         (Some(books), None) => TextSource::Books(books),
-        (None, Some(files)) => TextSource::Files(files.iter().map(|f| whole(folder, f)).collect()),
+        (None, Some(files)) => {
+            let files: Result<Vec<PathBuf>> = files.iter().map(|f| whole(name, folder, f)).collect();
+            TextSource::Files(files?)
+        }
         _ => bad_input!("{name}: [text] needs either `books` or `files`"),
     };
-    let text = Text { source, tokenizer: file.text.tokenizer.map(|t| whole(folder, &t)) };
+    let text = Text { source, tokenizer: file.text.tokenizer.map(|t| whole(name, folder, &t)).transpose()? };
     let theta = file.model.rope_theta;
     let mut rungs = Vec::new();
     for rung in file.rung {
@@ -229,10 +232,15 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
     })
 }
 
-/// A path of the file's, so that what is written back can stand anywhere.
-fn whole(folder: &Path, path: &Path) -> PathBuf {
+/// A path of the file's as it stands on the disk, so that what is written back can stand
+/// anywhere, and the same file has one spelling.
+fn whole(name: &str, folder: &Path, path: &Path) -> Result<PathBuf> {
     let path = folder.join(path);
-    std::path::absolute(&path).unwrap_or(path)
+    let path = path.canonicalize().or_else(|_| std::path::absolute(&path)).unwrap_or(path);
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => bad_input!("{name}: {}: the path is not UTF-8, and can't be recorded: move the file", path.display()),
+    }
 }
 
 fn line_and_column(text: &str, at: usize) -> (usize, usize) {

@@ -6,7 +6,7 @@ mod file;
 pub mod folder;
 pub mod machine;
 mod recording;
-mod resume;
+pub mod resume;
 pub mod run;
 pub mod validate;
 

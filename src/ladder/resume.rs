@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::experiment::Experiment;
 use super::folder::EXPERIMENT;
 use super::run::{Ladder, as_planned};
 use crate::bad_input;
@@ -12,19 +13,31 @@ use crate::record::Records;
 use crate::record::parquet::FILES;
 use crate::record::run::Run;
 
+/// The experiment that a folder was begun with: its file, or as its first run recorded it.
+pub fn experiment(dir: &Path) -> Result<Experiment> {
+    let kept = dir.join(EXPERIMENT);
+    if kept.is_file() {
+        return Experiment::read(&kept);
+    }
+    match Records::read(dir)?.runs.first() {
+        Some(run) => Experiment::parse(&run.experiment_toml, &dir.join(FILES[2]).display().to_string(), dir),
+        None => bad_input!("{}: it holds no run to go on with; leave --resume away to begin one", dir.display()),
+    }
+}
+
 /// Records of the attempts that need not run again. Those that failed otherwise than
 /// planned are taken out of the folder, and run again.
 pub(super) fn done(ladder: &Ladder, dir: &Path) -> Result<Records> {
     let kept = dir.join(EXPERIMENT);
     if let Ok(there) = std::fs::read_to_string(&kept) {
-        same_experiment(dir, &there, &ladder.toml)?;
+        same_experiment(dir, &there, ladder)?;
     }
     if !dir.join(FILES[2]).exists() {
         return Ok(Records::default());
     }
     let mut records = Records::read(dir)?;
     for run in &records.runs {
-        same_experiment(dir, &run.experiment_toml, &ladder.toml)?;
+        same_experiment(dir, &run.experiment_toml, ladder)?;
         same_program(dir, run, ladder)?;
         if run.tokens_sha256.as_ref() != Some(&ladder.tokens_sha256) {
             bad_input!("{}: the text or its tokenizer has changed since: {BEGIN_ANEW}", dir.display());
@@ -51,16 +64,22 @@ pub(super) fn done(ladder: &Ladder, dir: &Path) -> Result<Records> {
 
 const BEGIN_ANEW: &str = "its records and new ones would not be of one ladder; give another --out to begin anew";
 
-fn same_experiment(dir: &Path, there: &str, here: &str) -> Result<()> {
-    if there == here {
+/// Compares what the files mean, not how they are written.
+fn same_experiment(dir: &Path, there: &str, ladder: &Ladder) -> Result<()> {
+    if there == ladder.toml {
         return Ok(());
     }
-    let mut lines = there.lines().zip(here.lines()).enumerate();
+    let there = match Experiment::parse(there, &dir.join(EXPERIMENT).display().to_string(), dir) {
+        Ok(there) if there == ladder.experiment => return Ok(()),
+        Ok(there) => there.to_toml()?,
+        Err(error) => bad_input!("{error}; the file has been changed since: {BEGIN_ANEW}"),
+    };
+    let mut lines = there.lines().zip(ladder.toml.lines()).enumerate();
     let difference = match lines.find(|(_, (there, here))| there != here) {
         Some((number, (there, here))) => format!("line {}: `{there}` there, `{here}` here", number + 1),
-        None => format!("{} lines there, {} here", there.lines().count(), here.lines().count()),
+        None => format!("{} lines there, {} here", there.lines().count(), ladder.toml.lines().count()),
     };
-    bad_input!("{}: it was begun with another experiment ({difference}): {BEGIN_ANEW}", dir.display())
+    bad_input!("{}: it was begun with another experiment or other options ({difference}): {BEGIN_ANEW}", dir.display())
 }
 
 fn same_program(dir: &Path, run: &Run, ladder: &Ladder) -> Result<()> {

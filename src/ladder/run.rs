@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -35,6 +36,28 @@ pub struct Ladder {
     /// Of the corpus's token ids, in hex.
     pub tokens_sha256: String,
     pub machine: Machine,
+}
+
+/// What holds a ladder that runs in another thread.
+#[derive(Debug)]
+pub struct Control {
+    /// Set to end it at the next layer.
+    pub cancelled: AtomicBool,
+    /// Whether it may write records; held while it does.
+    may_write: Mutex<bool>,
+}
+
+impl Default for Control {
+    fn default() -> Control {
+        Control { cancelled: AtomicBool::new(false), may_write: Mutex::new(true) }
+    }
+}
+
+impl Control {
+    /// From now on nothing is written, and nothing is being written.
+    pub fn leave(&self) {
+        *self.may_write.lock().unwrap_or_else(PoisonError::into_inner) = false;
+    }
 }
 
 /// How a ladder ended.
@@ -128,7 +151,7 @@ impl Ladder {
     }
 
     /// Runs the attempts that `records` lacks and writes all records into `dir` as they end.
-    pub fn run(&self, mut records: Records, dir: &Path, cancelled: &AtomicBool) -> Result<Ended> {
+    pub fn run(&self, mut records: Records, dir: &Path, control: &Control) -> Result<Ended> {
         crate::device::cpu::kernels::warm_up();
         let attempts = &self.attempts;
         // Progress is counted in FLOPs: lengths differ by a factor of hundreds.
@@ -148,7 +171,7 @@ impl Ladder {
             let before = bar.position();
             let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
             let progress = |step: usize, _: &_| bar.set_position(before + per_step * (step as u64 + 1));
-            let measured = one(self, attempt, cancelled, &progress)?;
+            let measured = one(self, attempt, &control.cancelled, &progress)?;
             bar.set_position(before + attempt.flops() / 1_000);
             if measured.outcome.error.as_ref().is_some_and(|e| e.is::<Cancelled>()) {
                 ended.cancelled = true;
@@ -167,6 +190,11 @@ impl Ladder {
                 bar.suspend(|| notice(&said));
             }
             records.add(run, timeline, bands);
+            let may_write = control.may_write.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*may_write {
+                ended.cancelled = true;
+                break;
+            }
             records.write(dir).context("what ended before this run is whole: make room, and go on with --resume")?;
         }
         bar.finish_and_clear();

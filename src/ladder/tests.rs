@@ -75,6 +75,13 @@ fn wrong_files_get_one_clear_message() {
     refused("name = \"chunked\"", "name = \"../plain\"", &["`../plain`"]);
     refused("num_key_value_heads = 2", "num_key_value_heads = 3", &["num_key_value_heads = 3"]);
     refused("head_dim = 24", "head_dim = 23", &["even"]);
+    refused(
+        "num_hidden_layers = 8",
+        "num_hidden_layers = 1000000000",
+        &["num_hidden_layers = 1000000000: at most 4096"],
+    );
+    let rungs = "[[rung]]\nname = \"x\"\ngrid = 16\n".repeat(20_000);
+    refused("[[rung]]", &format!("{rungs}[[rung]]"), &["20006 rungs: at most 200"]);
     refused("chunk_rows = 32", "chunk_rows = 3", &["chunk_rows = 3"]);
     refused("tile = 128", "tile = 8", &["tile = 8"]);
     refused("loss = \"full\"", "loss = \"full\", chunk_rows = 64", &["would be ignored"]);

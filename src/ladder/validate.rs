@@ -13,8 +13,13 @@ use crate::train::toggles::{ContextParallel, Loss, Toggles};
 /// Beyond this many tokens positions leave 32 bits.
 const LONGEST: u64 = 1 << 31;
 
-/// Names stand in figures and in the names of folders.
-fn is_name(name: &str) -> bool {
+/// More rungs fit on no page.
+const MOST_RUNGS: usize = 200;
+/// More lengths fit on no curve.
+const MOST_LENGTHS: usize = 1000;
+
+/// Whether it can be a name: names stand in figures and in the names of folders.
+pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
@@ -42,6 +47,9 @@ pub fn experiment(e: &Experiment) -> Result<()> {
     }
     if e.rungs.is_empty() {
         bad_input!("there is no [[rung]]");
+    }
+    if e.rungs.len() > MOST_RUNGS {
+        bad_input!("{} rungs: at most {MOST_RUNGS}", e.rungs.len());
     }
     let mut names = HashSet::new();
     for r in &e.rungs {
@@ -104,6 +112,9 @@ fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
     }
     if !r.grid.is_multiple_of(pieces) {
         bad_input!("grid = {}: it must be a multiple of {pieces}, the pieces that its ranks take", r.grid);
+    }
+    if r.curve.len() > MOST_LENGTHS {
+        bad_input!("curve: {} lengths: at most {MOST_LENGTHS}", r.curve.len());
     }
     for (key, length) in r.stop_at.iter().map(|l| ("stop_at", *l)).chain(r.curve.iter().map(|l| ("curve", *l))) {
         if length == 0 || length >= LONGEST {

@@ -31,6 +31,9 @@ fn yes() -> bool {
     true
 }
 
+/// No model has as many; a plan takes time and memory for each.
+const MOST_LAYERS: usize = 4096;
+
 impl ModelConfig {
     /// Says what is wrong with the sizes.
     pub fn validate(&self) -> Result<()> {
@@ -57,6 +60,9 @@ impl ModelConfig {
         }
         if self.head_dim % 2 == 1 {
             bad_input!("model.head_dim = {} must be even: rope turns halves of a head", self.head_dim);
+        }
+        if self.num_hidden_layers > MOST_LAYERS {
+            bad_input!("model.num_hidden_layers = {}: at most {MOST_LAYERS}", self.num_hidden_layers);
         }
         for (key, value, least) in [("rms_norm_eps", self.rms_norm_eps, 0.0), ("rope_theta", self.rope_theta, 1.0)] {
             if !(value.is_finite() && value > least) {

@@ -3,6 +3,7 @@
 mod field;
 pub mod guard;
 pub mod parquet;
+mod plausible;
 pub mod run;
 
 use run::{PositionBand, Run, TimelinePoint};

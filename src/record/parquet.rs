@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter, SerReader};
 
-use super::Records;
 use super::field::{Field, table};
 use super::guard::guarded;
 use super::run::{PositionBand, Run, TimelinePoint};
+use super::{Records, plausible};
 use crate::bad_input;
 
 table!(Run, runs, read_runs, {
@@ -101,6 +101,12 @@ impl Records {
             positions: read(&dir.join(FILES[1]), &[], read_positions)?,
             runs: read(&dir.join(FILES[2]), &ADDED_TO_RUNS, read_runs)?,
         };
+        if let Err(problem) = plausible::check(&records) {
+            bad_input!(
+                "{}: {problem}: not records of ablation; run the experiment again",
+                dir.join(FILES[2]).display()
+            );
+        }
         let started: HashMap<u32, i64> = records.runs.iter().map(|r| (r.run, r.started_unix_ms)).collect();
         if started.len() < records.runs.len() {
             bad_input!("{}: a run's number stands twice; run the experiment again", dir.join(FILES[2]).display());
@@ -131,11 +137,23 @@ fn write_table(dir: &Path, file: &str, mut table: DataFrame) -> Result<()> {
 }
 
 fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) => bad_input!("{}: {error}; give the folder that `ablation run --out` wrote", path.display()),
+    let missing = |problem: String| {
+        let others = FILES.iter().any(|file| path.with_file_name(file).is_file());
+        let advice = match others {
+            true => "the folder's other files stand alone without it: run the experiment again",
+            false => "give the folder that `ablation run --out` wrote",
+        };
+        bad_input!("{}: {problem}; {advice}", path.display())
     };
-    let bytes = file.metadata().map_or(0, |m| m.len());
+    // A pipe would never end.
+    let (file, bytes) = match path.metadata() {
+        Ok(metadata) if !metadata.is_file() => return missing("not a file".to_string()),
+        Ok(metadata) => match File::open(path) {
+            Ok(file) => (file, metadata.len()),
+            Err(error) => return missing(error.to_string()),
+        },
+        Err(error) => return missing(error.to_string()),
+    };
     let parsed = guarded(path, bytes, || {
         let mut table = ParquetReader::new(file).finish()?;
         for name in added {
