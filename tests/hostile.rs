@@ -225,9 +225,17 @@ fn damaged(which: usize, near_the_end: bool, with: &[Damage]) -> Vec<u8> {
     bytes
 }
 
+/// As many as PROPTEST_CASES says, or few: each starts the program.
+fn cases() -> u32 {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default().cases,
+        None => 32,
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: ProptestConfig::default().cases.min(u32::MAX) / if std::env::var_os("PROPTEST_CASES").is_some() { 1 } else { 8 },
+        cases: cases(),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -36,7 +36,7 @@ enum Command {
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
     Loss(loss::Loss),
-    Train(train::Train),
+    Train(Box<train::Train>),
 }
 
 /// Prints a line; a reader that has gone away is no error, a full disk is.

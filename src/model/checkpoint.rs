@@ -24,7 +24,7 @@ pub struct Checkpoint {
 
 enum Weights {
     Folder(Safetensors),
-    Gguf(Gguf),
+    Gguf(Box<Gguf>),
 }
 
 impl Checkpoint {
@@ -48,7 +48,7 @@ impl Checkpoint {
         }
         let file = Gguf::open(path)?;
         let (config, rope) = (file.config().clone(), file.rope().clone());
-        Ok(Checkpoint { path: path.to_path_buf(), config, rope, weights: Weights::Gguf(file) })
+        Ok(Checkpoint { path: path.to_path_buf(), config, rope, weights: Weights::Gguf(Box::new(file)) })
     }
 
     /// The text of the model's tokenizer.json.

@@ -263,8 +263,8 @@ mod tests {
         let replace = |from: &'static str, to: &'static str| {
             move |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replacen(from, to, 1).into_bytes()
         };
-        let first = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-        let first = first.filter(|n| n.starts_with("model-00001")).next().unwrap();
+        let mut first = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let first = first.find(|n| n.starts_with("model-00001")).unwrap();
         refused(&first, &|b| b[..b.len() - 1].to_vec(), "not a whole safetensors file");
         refused(&first, &|b| b[..20].to_vec(), "not a whole safetensors file");
         refused(&first, &|b| [&[0xff; 8], &b[8..]].concat(), "not a whole safetensors file");
