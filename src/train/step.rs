@@ -120,9 +120,9 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     pub fn gradients(&mut self, part: &split::Part) -> Result<(f64, Vec<f32>)> {
         self.mark(Phase::Forward, None)?;
         let device = self.device;
-        let tokens = part.ids.len();
-        let ids = device.upload_ids(Category::Tokens, &part.ids)?;
-        let targets = device.upload_ids(Category::Tokens, &part.targets)?;
+        let tokens = part.tokens;
+        let ids = self.tokens(tokens, &part.ids)?;
+        let targets = self.tokens(tokens, &part.targets)?;
         let losses = device.allocate(Place::Device, Category::Tokens, DType::F32, tokens)?;
         let rope = self.rope_table(part)?;
         self.parameters.zero_gradients(device)?;
@@ -139,12 +139,20 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         Ok((sum / (part.valid_targets as f64).max(1.0), losses))
     }
 
+    /// Ids or targets on the device; of a shape, without content.
+    fn tokens(&self, tokens: usize, values: &[u32]) -> Result<D::Buffer> {
+        match values {
+            [] => self.device.allocate(Place::Device, Category::Tokens, DType::U32, tokens),
+            values => self.device.upload_ids(Category::Tokens, values),
+        }
+    }
+
     fn rope_table(&self, part: &split::Part) -> Result<RopeTable<D::Buffer>> {
         let (rope, d) = (&self.toggles.rope, self.config.head_dim);
-        let n = part.positions.len() * d / 2;
+        let n = part.tokens * d / 2;
         let take = || self.device.allocate(Place::Device, Category::Rope, DType::F32, n);
         let table = RopeTable { cos: take()?, sin: take()? };
-        let view = |b| Mat::new(b, part.positions.len(), d / 2);
+        let view = |b| Mat::new(b, part.tokens, d / 2);
         let (cos, sin) = (view(&table.cos), view(&table.sin));
         self.device.rope_table(&rope.inverse_frequencies(d), &part.positions, rope.attention_scaling(), cos, sin)?;
         Ok(table)
