@@ -3,6 +3,8 @@
 pub mod block;
 pub mod config;
 pub mod head;
+pub mod hf;
 pub mod init;
 pub mod layout;
+pub mod published;
 pub mod rope;
