@@ -159,7 +159,14 @@ pub trait Device: Sized {
     fn upload_ids(&self, category: Category, ids: &[u32]) -> Result<Self::Buffer>;
     /// Writes f32 values to `out`, converting to its type.
     fn write(&self, values: &[f32], out: &Self::Buffer) -> Result<()>;
-    /// Reads a buffer as f32. The dry device returns zeros.
+    /// Fills a buffer with the f32 values that `values` puts into the slice of zeros that it is given.
+    /// The dry device does not ask for them.
+    fn initialize(&self, out: &Self::Buffer, values: &mut dyn FnMut(&mut [f32]) -> Result<()>) -> Result<()> {
+        let mut all = vec![0.0; out.elements()];
+        values(&mut all)?;
+        self.write(&all, out)
+    }
+    /// Reads a buffer as f32. The dry device, which has no values, returns none.
     fn read(&self, buffer: &Self::Buffer) -> Result<Vec<f32>>;
 
     /// The moment at which all work so far on `lane` is done.

@@ -55,8 +55,9 @@ impl Attempt {
 
     /// FLOPs that the attempt takes by plan, over all ranks and steps.
     pub fn flops(&self) -> u64 {
-        let steps = if self.purpose == Purpose::Beyond { 1 } else { u64::from(self.steps) };
-        self.planned.counts.flops * self.rung.toggles.ranks as u64 * steps
+        let steps = if self.purpose == Purpose::Beyond { 1 } else { u128::from(self.steps) };
+        let all = self.planned.counts.flops() * self.rung.toggles.ranks as u128 * steps;
+        u64::try_from(all).unwrap_or(u64::MAX)
     }
 }
 

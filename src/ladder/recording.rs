@@ -65,6 +65,11 @@ fn timeline((run, started_unix_ms): (u32, i64), ranks: &[RankReport]) -> Vec<Tim
     points
 }
 
+/// A count in the 64 bits of its column; no run on a machine leaves them.
+fn whole(count: u128) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
 /// The rows of an attempt.
 pub(super) fn record(
     number: u32,
@@ -140,10 +145,10 @@ pub(super) fn record(
         predicted_peak_host_bytes: attempt.planned.host.bytes.total(),
         peak_process_ledger_bytes: outcome.process_peak,
         peak_process_measured_bytes: measured.process_peak,
-        model_flops: model.model_flops(attempt.length),
-        hardware_flops: outcome.ranks.iter().map(|r| r.counts.flops).sum(),
+        model_flops: whole(model.model_flops(attempt.length)),
+        hardware_flops: whole(outcome.ranks.iter().map(|r| r.counts.flops()).sum()),
         communication_bytes: outcome.ranks.iter().map(|r| r.counts.communication_bytes).sum(),
-        host_link_bytes: outcome.ranks.iter().map(|r| r.counts.host_link_bytes).sum(),
+        host_link_bytes: outcome.ranks.iter().map(|r| r.counts.host_link_bytes()).sum(),
         seed: e.seed,
         text: ladder.corpus.name.clone(),
         tokens_sha256: Some(ladder.tokens_sha256.clone()),

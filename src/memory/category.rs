@@ -4,6 +4,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum Category {
+    /// What driver and libraries hold before the first buffer: context, workspaces.
+    Fixed,
     /// A rank's own part of the weights.
     Weights,
     /// A rank's own part of the gradients.
@@ -34,9 +36,10 @@ pub enum Category {
 
 impl Category {
     /// Number of categories.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 14;
     /// All categories, in order.
     pub const ALL: [Category; Category::COUNT] = [
+        Category::Fixed,
         Category::Weights,
         Category::Gradients,
         Category::Moments,
@@ -55,6 +58,7 @@ impl Category {
     /// The name in column names: lower case with underscores.
     pub fn key(self) -> &'static str {
         match self {
+            Category::Fixed => "fixed",
             Category::Weights => "weights",
             Category::Gradients => "gradients",
             Category::Moments => "moments",
@@ -74,6 +78,7 @@ impl Category {
     /// The name in tables and legends.
     pub fn label(self) -> &'static str {
         match self {
+            Category::Fixed => "driver and libraries",
             Category::Weights => "weights",
             Category::Gradients => "gradients",
             Category::Moments => "moments",

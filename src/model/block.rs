@@ -43,9 +43,15 @@ pub struct RopeTable<B> {
 }
 
 impl<B: Buffer> RopeTable<B> {
-    /// The table of these positions.
-    pub fn new<D: Device<Buffer = B>>(device: &D, rope: &Rope, head_dim: usize, positions: &[u32]) -> Result<Self> {
-        let (tokens, half) = (positions.len(), head_dim / 2);
+    /// The table of these positions; of `tokens` that have none, where only shapes count.
+    pub fn new<D: Device<Buffer = B>>(
+        device: &D,
+        rope: &Rope,
+        head_dim: usize,
+        tokens: usize,
+        positions: &[u32],
+    ) -> Result<Self> {
+        let half = head_dim / 2;
         let take = || device.allocate(Place::Device, Category::Rope, DType::F32, tokens * half);
         let table = RopeTable { cos: take()?, sin: take()? };
         let (cos, sin) = (Mat::new(&table.cos, tokens, half), Mat::new(&table.sin, tokens, half));

@@ -93,10 +93,11 @@ impl ModelConfig {
     /// FLOPs of a training step on `tokens`, without anything computed again: three
     /// times the forward's 2 per token and weight and 2·tokens²·heads·head_dim per
     /// layer (causal attention: half of its square).
-    pub fn model_flops(&self, tokens: u64) -> u64 {
-        let layers = self.num_hidden_layers as u64;
-        let weights = layers * self.layer_matrices() + self.vocab_size as u64 * self.hidden_size as u64;
-        let width = self.num_attention_heads as u64 * self.head_dim as u64;
+    pub fn model_flops(&self, tokens: u64) -> u128 {
+        let (layers, tokens) = (self.num_hidden_layers as u128, u128::from(tokens));
+        let head = self.vocab_size as u128 * self.hidden_size as u128;
+        let weights = layers * u128::from(self.layer_matrices()) + head;
+        let width = self.num_attention_heads as u128 * self.head_dim as u128;
         3 * (2 * tokens * weights + 2 * tokens * tokens * width * layers)
     }
 }

@@ -10,6 +10,7 @@ pub mod head;
 pub mod hf;
 pub mod init;
 pub mod layout;
+pub mod published;
 pub mod rope;
 pub mod safetensors;
 pub mod save;

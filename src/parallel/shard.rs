@@ -88,13 +88,13 @@ impl<D: Device> Parameters<D> {
                 second_moment: take(Category::Moments, moments.unwrap_or(dtype), trained)?,
                 layout,
             };
-            let mut values = vec![0.0; n];
-            device.write(&values[..trained], &shard.first_moment)?;
-            device.write(&values[..trained], &shard.second_moment)?;
-            for (slot, first, here) in shard.layout.parts(rank * n..(rank + 1) * n) {
-                source.read(slot, first, &mut values[here])?;
-            }
-            device.write(&values, &shard.weights)?;
+            // What `initialize` gives is zero until it is filled.
+            device.initialize(&shard.first_moment, &mut |_| Ok(()))?;
+            device.initialize(&shard.second_moment, &mut |_| Ok(()))?;
+            device.initialize(&shard.weights, &mut |values| {
+                let mut parts = shard.layout.parts(rank * n..(rank + 1) * n);
+                parts.try_for_each(|(slot, first, here)| source.read(slot, first, &mut values[here]))
+            })?;
             shards.push(shard);
         }
         Ok(Parameters { shards, ranks, rank, reducing: None })

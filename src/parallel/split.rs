@@ -17,9 +17,12 @@ pub enum Scheme {
     Ulysses,
 }
 
-/// One rank's part of a row: its tokens, their positions and targets.
+/// One rank's part of a row: its tokens, their positions and targets. Of a [`shape`] the
+/// three lists are empty: enough for the dry device, which reads no values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
+    /// Number of tokens, padding included.
+    pub tokens: usize,
     pub ids: Vec<u32>,
     /// Global positions: rope's, and the key of figures by position.
     pub positions: Vec<u32>,
@@ -56,6 +59,15 @@ pub fn ranges(padded: usize, scheme: Scheme, ranks: usize, rank: usize) -> Vec<R
     }
 }
 
+/// What a rank's part of a row of `length` tokens measures, without its content. The parts
+/// of all ranks are of one size.
+pub fn shape(length: usize, scheme: Scheme, ranks: usize) -> Part {
+    let padded = padded(length, scheme, ranks);
+    let tokens = if scheme == Scheme::Whole { padded } else { padded / ranks };
+    let valid_targets = length.saturating_sub(1) as u64;
+    Part { tokens, ids: Vec::new(), positions: Vec::new(), targets: Vec::new(), valid_targets }
+}
+
 /// Splits a row. `labels`: the row's own labels (none: its ids), aligned with `ids`
 /// as transformers' are. They are shifted here, once, before anything is split: the
 /// target of position i is label i + 1, so that no part loses its last target.
@@ -67,7 +79,7 @@ pub fn split(ids: &[u32], labels: Option<&[u32]>, scheme: Scheme, ranks: usize, 
     let padded = padded(ids.len(), scheme, ranks);
     let target = |i: usize| labels.get(i + 1).copied().unwrap_or(IGNORED);
     let valid_targets = (0..ids.len()).filter(|i| target(*i) != IGNORED).count() as u64;
-    let mut part = Part { ids: Vec::new(), positions: Vec::new(), targets: Vec::new(), valid_targets };
+    let mut part = Part { valid_targets, ..shape(ids.len(), scheme, ranks) };
     for i in ranges(padded, scheme, ranks, rank).into_iter().flatten() {
         part.ids.push(ids.get(i).copied().unwrap_or(0));
         part.positions.push(i as u32);

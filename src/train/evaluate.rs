@@ -49,7 +49,7 @@ fn losses<D: Device, C: Comm<D>>(
     let ids = device.upload_ids(Category::Tokens, &part.ids)?;
     let targets = device.upload_ids(Category::Tokens, &part.targets)?;
     let losses = device.allocate(Place::Device, Category::Tokens, DType::F32, tokens)?;
-    let rope = RopeTable::new(device, &toggles.rope, config.head_dim, &part.positions)?;
+    let rope = RopeTable::new(device, &toggles.rope, config.head_dim, tokens, &part.positions)?;
     let (scheme, tile) = (toggles.cp.scheme(), toggles.tile);
     let block = Block { device, comm, config, scheme, rope: &rope, tokens, tile };
 

@@ -120,11 +120,11 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     pub fn gradients(&mut self, part: &split::Part) -> Result<(f64, Vec<f32>)> {
         self.mark(Phase::Forward, None)?;
         let device = self.device;
-        let tokens = part.ids.len();
-        let ids = device.upload_ids(Category::Tokens, &part.ids)?;
-        let targets = device.upload_ids(Category::Tokens, &part.targets)?;
+        let tokens = part.tokens;
+        let ids = self.tokens(tokens, &part.ids)?;
+        let targets = self.tokens(tokens, &part.targets)?;
         let losses = device.allocate(Place::Device, Category::Tokens, DType::F32, tokens)?;
-        let rope = RopeTable::new(device, &self.toggles.rope, self.config.head_dim, &part.positions)?;
+        let rope = RopeTable::new(device, &self.toggles.rope, self.config.head_dim, tokens, &part.positions)?;
         self.parameters.zero_gradients(device)?;
         let (comm, config) = (self.comm, self.config);
         let (scheme, tile) = (self.toggles.cp.scheme(), self.toggles.tile);
@@ -137,6 +137,14 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         let losses = device.read(&losses)?;
         let sum = comm.sum(&[losses.iter().map(|l| f64::from(*l)).sum()])?[0];
         Ok((sum / (part.valid_targets as f64).max(1.0), losses))
+    }
+
+    /// Ids or targets on the device; of a shape, without content.
+    fn tokens(&self, tokens: usize, values: &[u32]) -> Result<D::Buffer> {
+        match values {
+            [] => self.device.allocate(Place::Device, Category::Tokens, DType::U32, tokens),
+            values => self.device.upload_ids(Category::Tokens, values),
+        }
     }
 
     /// The unit of a layer, in the order of [`layout::units`].

@@ -8,8 +8,8 @@ use super::ranks::{CpuComm, on_ranks};
 use super::step::{Optimizer, StepResult, Trainer};
 use super::toggles::Toggles;
 use crate::device::cpu::Cpu;
-use crate::device::dry::Dry;
-use crate::device::{Counts, DType, Device};
+use crate::device::dry::{Dry, Profile};
+use crate::device::{Counts, Device};
 use crate::memory::ledger::{Ledger, Peak, Place, Segment};
 use crate::model::config::ModelConfig;
 use crate::parallel::comm::{Comm, DryComm};
@@ -85,14 +85,6 @@ fn report(ledger: &Ledger, counts: Counts) -> RankReport {
     }
 }
 
-fn since(before: Counts, after: Counts) -> Counts {
-    Counts {
-        flops: after.flops - before.flops,
-        host_link_bytes: after.host_link_bytes - before.host_link_bytes,
-        communication_bytes: after.communication_bytes - before.communication_bytes,
-    }
-}
-
 /// Is called after each step of rank 0, with its number from 0 and what it tells.
 pub type Progress<'a> = dyn Fn(usize, &StepResult) + Sync + 'a;
 
@@ -119,7 +111,7 @@ pub fn run_with(
         for number in 0..job.optimizer.steps as usize {
             let before = device.meter().read();
             state.steps.push(step(&mut trainer, job, job.row(number))?);
-            state.counts = since(before, device.meter().read());
+            state.counts = device.meter().read().since(&before);
             if Comm::<Cpu>::rank(comm) == 0 {
                 progress(number, &state.steps[number].result);
             }
@@ -181,28 +173,43 @@ fn merge(ranks: Vec<&[RankStep]>, job: &Job) -> Vec<StepReport> {
         .collect()
 }
 
-/// What a run of one rank would leave, by the dry device: peak, timeline, counts of
-/// the last of two steps (from the second on the kept host memory stands). An error is
-/// the ledger's refusal. All ranks hold the same.
+/// What a run of one rank would leave on this program's CPU device; see [`plan_for`].
 pub fn plan(config: &ModelConfig, toggles: &Toggles, budget: Option<u64>, length: usize) -> (RankReport, Result<()>) {
+    plan_for(Profile::CPU, config, toggles, budget, length)
+}
+
+/// What a run of one rank would leave on the device of `profile`, by the dry device: peak,
+/// timeline, counts of the last of two steps (from the second on the kept host memory
+/// stands). An error is the ledger's refusal. It is the rank that holds the most. Takes no
+/// memory that grows with the length.
+pub fn plan_for(
+    profile: Profile,
+    config: &ModelConfig,
+    toggles: &Toggles,
+    budget: Option<u64>,
+    length: usize,
+) -> (RankReport, Result<()>) {
     struct Nothing;
     impl WeightSource for Nothing {
         fn read(&self, _: &crate::model::layout::Slot, _: usize, _: &mut [f32]) -> Result<()> {
             Ok(())
         }
     }
-    let device = Dry::new(budget, DType::F32);
+    let device = match Dry::new(budget, profile) {
+        Ok(device) => device,
+        Err(refusal) => return (report(&Ledger::new(None, Default::default()), Counts::default()), Err(refusal)),
+    };
     let comm = DryComm::new(toggles.ranks);
     let never = AtomicBool::new(false);
     let mut counts = Counts::default();
     let mut work = || {
         let mut trainer = Trainer::new(&device, &comm, config, toggles, &Nothing, &never)?;
         let optimizer = Optimizer { learning_rate: 0.0, steps: 2, max_gradient_norm: 1.0, seed: 0 };
-        let part = split(&vec![0; length], None, toggles.cp.scheme(), toggles.ranks, 0)?;
+        let part = split::shape(length, toggles.cp.scheme(), toggles.ranks);
         for _ in 0..2 {
             let before = device.meter().read();
             trainer.step(&part, &optimizer)?;
-            counts = since(before, device.meter().read());
+            counts = device.meter().read().since(&before);
         }
         Ok(())
     };

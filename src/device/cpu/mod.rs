@@ -108,6 +108,7 @@ impl Device for Cpu {
     }
 
     fn fill(&self, out: M, value: f32) -> Result<()> {
+        self.meter.rowwise(&[out]);
         over(&[], &[out], |_, mut w| {
             for i in 0..w[0].rows {
                 w[0].row_mut(i).fill(value);
@@ -116,6 +117,7 @@ impl Device for Cpu {
     }
 
     fn add(&self, x: M, out: M) -> Result<()> {
+        self.meter.rowwise(&[x, out, out]);
         over(&[x], &[out], |r, w| with(w, |[out]| k::add(out, r[0])))
     }
 
@@ -125,6 +127,7 @@ impl Device for Cpu {
     }
 
     fn embedding(&self, ids: &CpuBuffer, first: usize, table: M, out: M) -> Result<()> {
+        self.meter.rowwise(&[out, out]);
         read::<u32, _>(&ids.tensor, |ids| {
             let ids = &ids[first..first + out.rows];
             over(&[table], &[out], |r, w| with(w, |[out]| k::embedding(ids, r[0], out)))
@@ -132,6 +135,7 @@ impl Device for Cpu {
     }
 
     fn embedding_backward(&self, ids: &CpuBuffer, first: usize, d_out: M, d_table: M) -> Result<()> {
+        self.meter.rowwise(&[d_out, d_out, d_out]);
         read::<u32, _>(&ids.tensor, |ids| {
             let ids = &ids[first..first + d_out.rows];
             over(&[d_out], &[d_table], |r, w| with(w, |[d_table]| k::embedding_backward(ids, r[0], d_table)))
@@ -139,10 +143,12 @@ impl Device for Cpu {
     }
 
     fn rms_norm(&self, x: M, weight: M, eps: f64, out: M) -> Result<()> {
+        self.meter.rowwise(&[x, out]);
         over(&[x, weight], &[out], |r, w| with(w, |[out]| k::rms_norm(r[0], r[1].row(0), eps as f32, out)))
     }
 
     fn rms_norm_backward(&self, x: M, weight: M, eps: f64, dy: M, dx: M, d_weight: M) -> Result<()> {
+        self.meter.rowwise(&[x, dy, dx, dx]);
         over(&[x, weight, dy], &[dx, d_weight], |r, w| {
             with(w, |[dx, mut dw]| k::rms_norm_backward(r[0], r[1].row(0), eps as f32, r[2], dx, dw.row_mut(0)))
         })
@@ -162,6 +168,7 @@ impl Device for Cpu {
     }
 
     fn head_norm_rope(&self, op: &HeadNormRope<CpuBuffer>, x: M) -> Result<()> {
+        self.meter.rowwise(&[x, x, op.cos, op.sin]);
         let (eps, d) = (op.eps as f32, op.head_dim);
         over(&[op.cos, op.sin, op.weight.unwrap_or(op.cos)], &[x], |r, w| {
             let weight = op.weight.is_some().then(|| r[2].row(0));
@@ -170,6 +177,7 @@ impl Device for Cpu {
     }
 
     fn head_norm_rope_backward(&self, op: &HeadNormRope<CpuBuffer>, x: M, dy: M, d_weight: Option<M>) -> Result<()> {
+        self.meter.rowwise(&[x, dy, dy, op.cos, op.sin]);
         let (eps, d) = (op.eps as f32, op.head_dim);
         let reads = [x, op.cos, op.sin, op.weight.unwrap_or(op.cos)];
         let writes = [Some(dy), d_weight];
@@ -211,14 +219,17 @@ impl Device for Cpu {
     }
 
     fn attention_merge(&self, head_dim: usize, o: M, lse: M, o_block: M, lse_block: M) -> Result<()> {
+        self.meter.rowwise(&[o_block, o, o]);
         over(&[o_block, lse_block], &[o, lse], |r, w| with(w, |[o, lse]| k::merge(o, lse, r[0], r[1], head_dim)))
     }
 
     fn swiglu(&self, gate: M, up: M, out: M) -> Result<()> {
+        self.meter.rowwise(&[gate, up, out]);
         over(&[gate, up], &[out], |r, w| with(w, |[out]| k::swiglu(r[0], r[1], out)))
     }
 
     fn swiglu_backward(&self, gate: M, up: M, d_out: M) -> Result<()> {
+        self.meter.rowwise(&[gate, gate, up, up, d_out]);
         over(&[d_out], &[gate, up], |r, w| with(w, |[gate, up]| k::swiglu_backward(gate, up, r[0])))
     }
 
@@ -230,6 +241,7 @@ impl Device for Cpu {
         scale: f32,
         losses: M,
     ) -> Result<()> {
+        self.meter.rowwise(&[logits, logits, logits]);
         read::<u32, _>(&targets.tensor, |targets| {
             let targets = &targets[first..first + logits.rows];
             over(&[], &[logits, losses], |_, w| {
@@ -239,10 +251,12 @@ impl Device for Cpu {
     }
 
     fn log_softmax(&self, logits: M, out: M) -> Result<()> {
+        self.meter.rowwise(&[logits, logits, out]);
         over(&[logits], &[out], |r, w| with(w, |[out]| k::log_softmax(r[0], out)))
     }
 
     fn nll(&self, log_probabilities: M, targets: &CpuBuffer, scale: f32, d_logits: M, losses: M) -> Result<()> {
+        self.meter.rowwise(&[log_probabilities, d_logits]);
         read::<u32, _>(&targets.tensor, |targets| {
             over(&[log_probabilities], &[d_logits, losses], |r, w| {
                 with(w, |[d_logits, mut losses]| k::nll_and_gradient(r[0], targets, scale, losses.row_mut(0), d_logits))
@@ -251,10 +265,12 @@ impl Device for Cpu {
     }
 
     fn sum_squares(&self, x: &CpuBuffer) -> Result<f64> {
+        self.meter.rowwise(&[Mat::flat(x)]);
         read::<f32, _>(&x.tensor, k::sum_squares)
     }
 
     fn adamw(&self, update: &AdamW, state: AdamWState<CpuBuffer>) -> Result<()> {
+        self.meter.update(&state);
         let AdamWState { weights, gradients, first_moment: m, second_moment: v } = state;
         if m.dtype == DType::F32 {
             return over(&[Mat::flat(gradients)], &[Mat::flat(weights), Mat::flat(m), Mat::flat(v)], |r, w| {

@@ -135,6 +135,7 @@ pub fn byte_unit(largest: u64) -> (f64, &'static str) {
 /// The colour of a category in stacks: hues by kind (state blue, gathered purple, kept green, passing warm).
 pub fn category_colour(category: Category) -> RGBColor {
     match category {
+        Category::Fixed => RGBColor(110, 105, 100),
         Category::Weights => RGBColor(0, 68, 120),
         Category::Gradients => RGBColor(30, 120, 185),
         Category::Moments => RGBColor(120, 185, 228),
