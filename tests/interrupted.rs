@@ -154,7 +154,7 @@ fn an_interrupt_in_a_long_step() {
     signal(&child, "-TERM");
     let asked = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(asked.elapsed().as_secs() < 10, "{:?}: two seconds are promised, on a machine less busy", asked.elapsed());
+    assert!(asked.elapsed().as_secs() < 20, "{:?}: two seconds are promised, on a machine less busy", asked.elapsed());
     assert_eq!(records(&dir.path().join("out")).runs.len(), 2);
     assert!(dir.path().join("out/report.html").exists());
 }
