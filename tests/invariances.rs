@@ -199,14 +199,15 @@ fn any_toggles() -> impl Strategy<Value = (Toggles, usize, bool)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// All toggles at once: the plain step's loss and gradients; and the plan's peak
-    /// equals the ledger's, by category, to the byte.
+    /// All toggles at once: the plain step's loss and gradients; the plan's peak equals the
+    /// ledger's, by category, to the byte; and nothing is held at the end.
     #[test]
     fn any_setting_computes_the_plain_step_as_planned((toggles, length, tied) in any_toggles()) {
         let config = config(8, 2, 8, 3, tied);
         let rows = [row(length, 97, 4), row(length, 97, 9)];
         let left = train(&config, &toggles, &UNIFORM, &rows);
         near(&train(&config, &toggles, &UNIFORM, &rows[..1]), &train(&config, &plain(), &UNIFORM, &rows[..1]), "plain");
+        prop_assert_eq!(left.outcome.left_bytes, 0);
         let (planned, result) = plan(&config, &toggles, None, length);
         result.unwrap();
         for rank in &left.outcome.ranks {
