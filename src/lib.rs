@@ -12,6 +12,7 @@ pub mod mix;
 pub mod model;
 pub mod parallel;
 pub mod plan;
+pub mod progress;
 pub mod record;
 pub mod report;
 pub mod train;

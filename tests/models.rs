@@ -9,7 +9,7 @@ use ablation::data::Tokenizer;
 use ablation::model::checkpoint::Checkpoint;
 use ablation::model::rope::{Rope, Yarn};
 use ablation::model::safetensors::Safetensors;
-use ablation::model::save::{Dtype, save};
+use ablation::model::save::{Dtype, Model, save};
 use ablation::train::evaluate::evaluate;
 use ablation::train::toggles::{ContextParallel, Loss, Toggles};
 use ablation::train::world::Row;
@@ -17,6 +17,11 @@ use common::*;
 
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
+}
+
+fn save_as_f32(folder: &Path, model: &Checkpoint) {
+    let Checkpoint { config, rope, .. } = model;
+    save(folder, &Model { config, rope, dtype: Dtype::F32, weights: model, tokenizer: None }).unwrap();
 }
 
 fn losses(model: &Checkpoint, toggles: &Toggles, row: &Row) -> Vec<f32> {
@@ -45,7 +50,7 @@ fn folders_give_the_references_losses() {
         }
         let dir = tempfile::tempdir().unwrap();
         let again = dir.path().join(name);
-        save(&again, &model.config, &model.rope, Dtype::F32, &model, None).unwrap();
+        save_as_f32(&again, &model);
         let again = Checkpoint::open(&again).unwrap();
         assert_eq!(again.rope, model.rope);
         assert_eq!(losses(&again, &chunked, row), ours);
@@ -59,7 +64,7 @@ fn candle_transformers_reads_what_is_saved() {
     let model = Checkpoint::open(&reference("dense-untied")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("saved");
-    save(&folder, &model.config, &model.rope, Dtype::F32, &model, None).unwrap();
+    save_as_f32(&folder, &model);
     let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
     let config: candle_transformers::models::qwen3::Config = serde_json::from_str(&config).unwrap();
     // SAFETY: nobody else writes to the temporary folder.

@@ -1,22 +1,21 @@
 //! `ablation loss`: the loss of a model by position in one sequence, without training.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 
+use super::common::tokenizer;
 use super::toggles::{YarnOptions, not_covered};
 use crate::bad_input;
-use crate::data::{Corpus, Tokenizer, given};
+use crate::data::{Corpus, given};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::rope::Rope;
 use crate::notice;
-use crate::train::evaluate::{Evaluation, evaluate};
-use crate::train::toggles::{ContextParallel, Keep, Loss as LossToggle, Moments, Offload, Toggles};
+use crate::progress;
+use crate::train::bands::{Band, bands};
+use crate::train::evaluate::evaluate;
+use crate::train::toggles::{Loss as LossToggle, Toggles};
 use crate::train::world::Row;
 use crate::units::{format_tokens, parse_tokens};
 
@@ -45,32 +44,12 @@ pub struct Loss {
     json: bool,
 }
 
-/// Parts of the sequence in the table.
-const BANDS: usize = 16;
-
-/// Mean loss of a part of the sequence.
-#[derive(Debug, Serialize)]
-struct Band {
-    start: usize,
-    end: usize,
-    targets: usize,
-    /// Nats; none without targets.
-    loss: Option<f64>,
-}
-
 fn row(command: &Loss, model: &Checkpoint) -> Result<Row> {
     let length = command.length.as_deref().map(parse_tokens).transpose()?.map(|l| l as usize);
     let mut row = match (&command.tokens, &command.text) {
         (Some(path), _) => given::read(path, model.config.vocab_size)?.swap_remove(0),
         (None, Some(path)) => {
-            let tokenizer = Tokenizer::from_json(&model.tokenizer_json()?, &model.path.display().to_string())?;
-            if tokenizer.vocab_size() > model.config.vocab_size {
-                bad_input!(
-                    "the tokenizer has {} tokens and the model's vocabulary {}: they are of different models",
-                    tokenizer.vocab_size(),
-                    model.config.vocab_size
-                );
-            }
+            let tokenizer = tokenizer(model)?;
             Row { ids: Corpus::path(path, command.offset, &tokenizer, length)?.ids, labels: None }
         }
         (None, None) => bad_input!("give a text with --text, or token ids with --tokens"),
@@ -100,22 +79,6 @@ fn unigram_entropy(ids: &[u32]) -> f64 {
     -counts.values().map(|c| share(c) * share(c).ln()).sum::<f64>()
 }
 
-fn bands(row: &Row, evaluation: &Evaluation) -> Vec<Band> {
-    let length = row.ids.len();
-    let bands = BANDS.min(length);
-    let counts = |i: usize| match &row.labels {
-        None => i + 1 < length,
-        Some(labels) => labels.get(i + 1).is_some_and(|l| *l != crate::device::IGNORED),
-    };
-    let band = |b: usize| {
-        let (start, end) = (length * b / bands, length * (b + 1) / bands);
-        let targets = (start..end).filter(|i| counts(*i)).count();
-        let sum: f64 = evaluation.losses[start..end].iter().map(|l| f64::from(*l)).sum();
-        Band { start, end, targets, loss: (targets > 0).then(|| sum / targets as f64) }
-    };
-    (0..bands).map(band).collect()
-}
-
 /// Mean over the bands of an eighth of the sequence.
 fn eighth(bands: &[Band]) -> Option<f64> {
     let targets: usize = bands.iter().map(|b| b.targets).sum();
@@ -142,28 +105,17 @@ fn judged(rope: &Rope, model: &Checkpoint, first: Option<f64>, last: Option<f64>
 pub fn loss(command: &Loss) -> Result<u8> {
     let model = Checkpoint::open(&command.model)?;
     let (rope, row) = (command.yarn.rope(&model.config, &model.rope)?, row(command, &model)?);
-    let toggles = Toggles {
-        loss: LossToggle::Chunked { rows: 256 },
-        rope: rope.clone(),
-        keep: Keep::Inputs,
-        offload: Offload::None,
-        every: 1,
-        tile: 512,
-        cp: ContextParallel::None,
-        ranks: 1,
-        moments: Moments::Bf16,
-    };
-    let bar = ProgressBar::new(model.config.num_hidden_layers as u64);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} layers  {elapsed} gone, {eta} to go");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(500));
-    let never = Arc::new(AtomicBool::new(false));
+    let chunked = LossToggle::Chunked { rows: 256 };
+    let toggles = Toggles { loss: chunked, tile: 512, ..Toggles::plain(rope.clone()) };
+    let layers = model.config.num_hidden_layers as u64;
+    let bar = progress::bar(layers, "{bar:30} {pos}/{len} layers  {elapsed} gone, {eta} to go");
+    let never = AtomicBool::new(false);
     let start = std::time::Instant::now();
     let evaluation =
         evaluate(&model.config, &toggles, &model, &row, &never, &|layer| bar.set_position(layer as u64 + 1))?;
     bar.finish_and_clear();
 
-    let bands = bands(&row, &evaluation);
+    let bands = bands(&evaluation.losses, |i| evaluation.counts(i));
     let part = bands.len().div_ceil(8);
     let (first, last) = (eighth(&bands[..part]), eighth(&bands[bands.len() - part..]));
     let (entropy, seconds) = (unigram_entropy(&row.ids), start.elapsed().as_secs_f64());
@@ -212,10 +164,8 @@ mod tests {
     }
 
     #[test]
-    fn bands_count_targets() {
-        let row = Row { ids: vec![1; 32], labels: None };
-        let evaluation = Evaluation { loss: 2.0, losses: vec![2.0; 32], valid_targets: 31 };
-        let bands = bands(&row, &evaluation);
+    fn an_eighth_is_the_mean_over_its_targets() {
+        let bands = bands(&[2.0; 32], |i| i < 31);
         assert_eq!((bands.len(), bands[0].targets, bands[15].targets), (16, 2, 1));
         assert_eq!(eighth(&bands[..2]), Some(2.0));
     }

@@ -1,5 +1,6 @@
 //! The command line, one file a command.
 
+mod common;
 mod doctor;
 mod loss;
 mod report;

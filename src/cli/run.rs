@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
+use super::common::on_interrupt;
 use crate::bad_input;
 use crate::ladder::experiment::Experiment;
 use crate::ladder::folder::{Folder, last_numbered};
@@ -87,12 +88,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 fn watched(ladder: Arc<Ladder>, records: Records, dir: PathBuf) -> Result<Option<Ended>> {
     let control = Arc::new(Control::default());
     let held = control.clone();
-    ctrlc::set_handler(move || {
-        if held.cancelled.swap(true, Relaxed) {
-            // Asked twice: at once. What is on disk is whole.
-            std::process::exit(130);
-        }
-    })?;
+    // Asked twice, it ends at once: what is on disk is whole.
+    on_interrupt(move || held.cancelled.swap(true, Relaxed))?;
     let held = control.clone();
     let worker = std::thread::Builder::new().spawn(move || ladder.run(records, &dir, &held))?;
     let mut since = None;

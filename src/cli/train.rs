@@ -1,6 +1,5 @@
 //! `ablation train`: trains a model on rows of one length and saves it.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,15 +7,17 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use super::common::{on_interrupt, tokenizer};
 use super::toggles::{ToggleOptions, not_covered};
 use crate::bad_input;
-use crate::data::{Corpus, Tokenizer, given};
+use crate::data::{Corpus, given};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::ModelConfig;
 use crate::model::layout::Slot;
-use crate::model::save::{Dtype, save};
+use crate::model::save::{Dtype, Model, save};
 use crate::notice;
 use crate::parallel::shard::WeightSource;
+use crate::train::gathered::{Gathered, Tensors};
 use crate::train::step::{Cancelled, Optimizer, StepResult};
 use crate::train::world::{Job, Row, run_with};
 use crate::units::{format_tokens, parse_bytes, parse_tokens};
@@ -70,7 +71,7 @@ const UNTRAINED: f64 = 1.0;
 const EXPLODED: f64 = 1e4;
 
 /// Weights read out of the ranks.
-struct Trained(HashMap<String, Vec<f32>>);
+struct Trained(Tensors);
 
 impl WeightSource for Trained {
     fn read(&self, slot: &Slot, first: usize, out: &mut [f32]) -> Result<()> {
@@ -97,14 +98,7 @@ fn rows(command: &Train, model: &Checkpoint) -> Result<Vec<Row>> {
             rows
         }
         (None, Some(path), Some(length)) => {
-            let tokenizer = Tokenizer::from_json(&model.tokenizer_json()?, &model.path.display().to_string())?;
-            if tokenizer.vocab_size() > model.config.vocab_size {
-                bad_input!(
-                    "the tokenizer has {} tokens and the model's vocabulary {}: they are of different models",
-                    tokenizer.vocab_size(),
-                    model.config.vocab_size
-                );
-            }
+            let tokenizer = tokenizer(model)?;
             let corpus = Corpus::path(path, 0, &tokenizer, Some(length.saturating_mul(wanted)))?;
             let there = (corpus.ids.len() / length).max(1);
             let row = |i| Ok(Row { ids: corpus.row(length, i)?.to_vec(), labels: None });
@@ -165,7 +159,7 @@ pub fn train(command: &Train) -> Result<u8> {
             false => bad_input!("{wrong}; or --unscaled to train so all the same"),
         }
     }
-    let tokenizer = model.tokenizer_json().ok();
+    let tokenizer_json = model.tokenizer_json().ok();
     let optimizer = Optimizer {
         learning_rate: command.learning_rate,
         steps: command.steps,
@@ -184,11 +178,7 @@ pub fn train(command: &Train) -> Result<u8> {
 
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = cancelled.clone();
-    ctrlc::set_handler(move || {
-        if flag.swap(true, Relaxed) {
-            std::process::exit(130);
-        }
-    })?;
+    on_interrupt(move || flag.swap(true, Relaxed))?;
     let job = Job { config: &model.config, toggles: &toggles, optimizer, budget, rows: &rows, source: &model };
     let start = Instant::now();
     let first_norm = Mutex::new(None);
@@ -208,14 +198,8 @@ pub fn train(command: &Train) -> Result<u8> {
             cancelled.store(true, Relaxed);
         }
     };
-    let weights = Mutex::new(HashMap::<String, Vec<f32>>::new());
-    let outcome = run_with(&job, &cancelled, &progress, &|trainer| {
-        trainer.parameters.export(trainer.device, false, &mut |slot, first, values| {
-            let mut weights = weights.lock().unwrap_or_else(PoisonError::into_inner);
-            let whole = weights.entry(slot.name.clone()).or_insert_with(|| vec![f32::NAN; slot.rows * slot.cols]);
-            whole[first..first + values.len()].copy_from_slice(values);
-        })
-    });
+    let weights = Gathered::default();
+    let outcome = run_with(&job, &cancelled, &progress, &|trainer| weights.take(trainer, false));
     if exploded.load(Relaxed) {
         bail!(
             "step {}: the gradient norm is more than {EXPLODED:.0} times the first step's: lower the learning rate, or look \
@@ -231,8 +215,15 @@ pub fn train(command: &Train) -> Result<u8> {
         Some(error) => return Err(error.context("nothing was saved")),
         None => {}
     }
-    let trained = Trained(weights.into_inner().unwrap_or_else(PoisonError::into_inner));
-    save(&command.out, &model.config, &toggles.rope, Dtype::F32, &trained, tokenizer.as_deref())?;
+    let trained = Trained(weights.into_inner());
+    let trained = Model {
+        config: &model.config,
+        rope: &toggles.rope,
+        dtype: Dtype::F32,
+        weights: &trained,
+        tokenizer: tokenizer_json.as_deref(),
+    };
+    save(&command.out, &trained)?;
     super::say(&format!("The model: {}", command.out.display()))?;
     Ok(0)
 }

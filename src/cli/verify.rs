@@ -1,10 +1,8 @@
 //! `ablation verify`: checks by computing that what must agree on this machine does.
 
-use std::time::Duration;
-
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::progress;
 use crate::verify::{Measure, Outcome, checks};
 
 /// Check on this machine that what must not change a result doesn't
@@ -50,10 +48,7 @@ fn lines(outcome: &Outcome) -> String {
 pub fn verify(command: &Verify) -> Result<u8> {
     crate::device::cpu::kernels::warm_up();
     let checks = checks();
-    let bar = ProgressBar::new(checks.len() as u64);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} gone, {eta} to go  {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(500));
+    let bar = progress::bar(checks.len() as u64, "{bar:30} {pos}/{len}  {elapsed} gone, {eta} to go  {msg}");
     let mut outcomes = Vec::new();
     for check in &checks {
         bar.set_message(check.name.clone());

@@ -5,7 +5,7 @@ pub mod libraries;
 
 use serde::Serialize;
 
-use crate::ladder::machine::{Machine, version};
+use crate::ladder::machine::{cores, cpu_name, version};
 use crate::memory::host::HostMemory;
 use gpus::Gpu;
 use libraries::{DRIVER, Found, LIBRARIES};
@@ -60,7 +60,6 @@ fn locked_memory_limit() -> Option<u64> {
 
 /// Examines this machine.
 pub fn examine() -> Examination {
-    let machine = Machine::here();
     let memory = HostMemory::here();
     let (driver, handle) = DRIVER.find();
     let (gpus, gpu_problem) = match handle.as_ref().map(gpus::all) {
@@ -74,8 +73,8 @@ pub fn examine() -> Examination {
     let abilities = abilities(&libraries, gpus.len(), gpu_problem.as_deref());
     Examination {
         program: version(),
-        cpu: machine.cpu,
-        cores: machine.cores,
+        cpu: cpu_name(),
+        cores: cores(),
         memory_bytes: memory.map(|m| m.total),
         memory_available_bytes: memory.map(|m| m.available),
         cgroup_limit_bytes: memory.and_then(|m| m.cgroup),

@@ -22,10 +22,19 @@ fn first_line(path: &str) -> Option<String> {
     Some(std::fs::read_to_string(path).ok()?.lines().next()?.trim().to_string())
 }
 
-fn cpu_name() -> Option<String> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = info.lines().find(|l| l.starts_with("model name") || l.starts_with("Processor"))?;
-    Some(line.split_once(':')?.1.trim().to_string())
+/// The processor's name, or else its architecture.
+pub fn cpu_name() -> String {
+    let name = || {
+        let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+        let line = info.lines().find(|l| l.starts_with("model name") || l.starts_with("Processor"))?;
+        Some(line.split_once(':')?.1.trim().to_string())
+    };
+    name().unwrap_or_else(|| std::env::consts::ARCH.to_string())
+}
+
+/// Cores that this process may use.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
 
 /// The package's path in the Nix store: the fourth part of "/nix/store/HASH-NAME/bin/…".
@@ -59,8 +68,8 @@ impl Machine {
     pub fn here() -> Machine {
         Machine {
             host_name: first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown".to_string()),
-            cpu: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_string()),
-            cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+            cpu: cpu_name(),
+            cores: cores(),
             program_version: env!("CARGO_PKG_VERSION"),
             git_revision: env!("ABLATION_REVISION"),
             program_sha256: program_sha256(),

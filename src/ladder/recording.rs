@@ -7,6 +7,7 @@ use super::run::{Ladder, status};
 use crate::model::rope::Rope;
 use crate::parallel::split;
 use crate::record::run::{PositionBand, Run, TimelinePoint};
+use crate::train::bands::bands;
 use crate::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload};
 use crate::train::world::{Outcome, RankReport};
 
@@ -18,31 +19,22 @@ pub(super) struct Measured {
     pub process_peak: u64,
 }
 
-/// Bands of a figure by position.
-const BANDS: usize = 16;
-
-fn bands((run, started_unix_ms): (u32, i64), outcome: &Outcome, length: u64) -> Vec<PositionBand> {
-    let length = length as usize;
-    let bands = BANDS.min(length);
-    let mut rows = Vec::new();
-    for (step, report) in outcome.steps.iter().enumerate() {
-        for band in 0..bands {
-            let (start, end) = (length * band / bands, length * (band + 1) / bands);
-            // Without labels every position but the last has a target.
-            let targets = end.min(length - 1).saturating_sub(start);
-            let sum: f64 = report.losses[start..start + targets].iter().map(|l| f64::from(*l)).sum();
-            rows.push(PositionBand {
-                run,
-                started_unix_ms,
-                step: step as u32,
-                start_token: start as u64,
-                end_token: end as u64,
-                targets: targets as u64,
-                mean_loss: (targets > 0).then(|| sum / targets as f64),
-            });
-        }
-    }
-    rows
+fn positions((run, started_unix_ms): (u32, i64), outcome: &Outcome) -> Vec<PositionBand> {
+    let steps = outcome.steps.iter().zip(0u32..);
+    let rows = steps.flat_map(|(report, step)| {
+        // Without labels every position but the last has a target.
+        let bands = bands(&report.losses, |i| i + 1 < report.losses.len());
+        bands.into_iter().map(move |band| PositionBand {
+            run,
+            started_unix_ms,
+            step,
+            start_token: band.start as u64,
+            end_token: band.end as u64,
+            targets: band.targets as u64,
+            mean_loss: band.loss,
+        })
+    });
+    rows.collect()
 }
 
 fn timeline((run, started_unix_ms): (u32, i64), ranks: &[RankReport]) -> Vec<TimelinePoint> {
@@ -167,5 +159,5 @@ pub(super) fn record(
     };
     run.tokens_per_second = run.mean_step_seconds().map(|seconds| attempt.length as f64 / seconds);
     let key = (run.run, run.started_unix_ms);
-    (run, timeline(key, &outcome.ranks), bands(key, outcome, attempt.length))
+    (run, timeline(key, &outcome.ranks), positions(key, outcome))
 }

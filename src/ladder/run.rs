@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::attempt::{Attempt, Purpose, attempts, describe};
 use super::experiment::{Experiment, TextSource};
@@ -20,6 +19,7 @@ use crate::memory::host::HostMemory;
 use crate::memory::ledger::OutOfMemory;
 use crate::model::init::SeededWeights;
 use crate::notice;
+use crate::progress;
 use crate::record::Records;
 use crate::record::run::{Run, Status};
 use crate::train::step::{Cancelled, Optimizer};
@@ -122,14 +122,6 @@ fn fit_the_host(attempts: &[Attempt], limit: u64) -> Result<()> {
     Ok(())
 }
 
-fn bar(total: u64) -> ProgressBar {
-    let bar = ProgressBar::new(total);
-    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {elapsed} gone, {eta} to go  {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
-}
-
 impl Ladder {
     /// Plans an experiment's attempts and reads its text.
     pub fn new(experiment: Experiment) -> Result<Ladder> {
@@ -155,7 +147,8 @@ impl Ladder {
         crate::device::cpu::kernels::warm_up();
         let attempts = &self.attempts;
         // Progress is counted in FLOPs: lengths differ by a factor of hundreds.
-        let bar = bar(attempts.iter().map(|a| a.flops() / 1_000).sum());
+        let total = attempts.iter().map(|a| a.flops() / 1_000).sum();
+        let bar = progress::bar(total, "{bar:30} {percent:>3} %  {elapsed} gone, {eta} to go  {msg}");
         let mut ended = Ended { failed: 0, cancelled: false };
         for (number, attempt) in attempts.iter().enumerate() {
             if records.runs.iter().any(|r| r.run as usize == number) {

@@ -130,7 +130,7 @@ impl Gguf {
             let Some(info) = self.content.tensor_infos.get(&name) else {
                 bad_input!("{}: the tensor `{name}` is missing", self.path.display());
             };
-            let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
+            let shape = slot.shape();
             if info.shape.dims() != shape {
                 let dims = info.shape.dims();
                 bad_input!("{}: `{name}` has the shape {dims:?}, where {shape:?} is needed", self.path.display());

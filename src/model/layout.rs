@@ -48,6 +48,13 @@ pub struct Slot {
     pub offset: usize,
 }
 
+impl Slot {
+    /// As published: a norm has one dimension.
+    pub fn shape(&self) -> Vec<usize> {
+        if self.rows == 1 { vec![self.cols] } else { vec![self.rows, self.cols] }
+    }
+}
+
 /// A unit's tensors, flat one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitLayout {

@@ -143,7 +143,7 @@ impl Safetensors {
                 );
             };
             let file = self.file(entry).display();
-            let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
+            let shape = slot.shape();
             if entry.shape != shape {
                 bad_input!(
                     "{file}: `{}` has the shape {:?}, where config.json asks for {shape:?}",

@@ -44,32 +44,28 @@ impl Dtype {
     }
 }
 
+/// A model to be written.
+pub struct Model<'a> {
+    pub config: &'a ModelConfig,
+    /// The rope in force.
+    pub rope: &'a Rope,
+    pub dtype: Dtype,
+    pub weights: &'a dyn WeightSource,
+    /// The text of its tokenizer.json.
+    pub tokenizer: Option<&'a str>,
+}
+
 /// Writes a model into `folder`, which must not exist: under a temporary name beside it
-/// first, then moved into place. `tokenizer`: the text of its tokenizer.json.
+/// first, then moved into place.
 ///
 /// # Errors
 /// [`BadInput`](crate::error::BadInput) if the folder exists; otherwise what the disk says,
 /// with nothing left behind.
-pub fn save(
-    folder: &Path,
-    config: &ModelConfig,
-    rope: &Rope,
-    dtype: Dtype,
-    weights: &dyn WeightSource,
-    tokenizer: Option<&str>,
-) -> Result<()> {
-    save_in_files_of(LARGEST_FILE, folder, config, rope, dtype, weights, tokenizer)
+pub fn save(folder: &Path, model: &Model) -> Result<()> {
+    save_in_files_of(LARGEST_FILE, folder, model)
 }
 
-fn save_in_files_of(
-    largest: u64,
-    folder: &Path,
-    config: &ModelConfig,
-    rope: &Rope,
-    dtype: Dtype,
-    weights: &dyn WeightSource,
-    tokenizer: Option<&str>,
-) -> Result<()> {
+fn save_in_files_of(largest: u64, folder: &Path, model: &Model) -> Result<()> {
     if folder.exists() {
         bad_input!("{}: it exists already; give another folder for the model", folder.display());
     }
@@ -79,9 +75,9 @@ fn save_in_files_of(
     let _ = std::fs::remove_dir_all(&partial);
     let written: Result<()> = (|| {
         std::fs::create_dir_all(&partial)?;
-        write_weights(&partial, config, dtype, weights, largest)?;
-        write(&partial.join("config.json"), hf::write(config, rope, dtype.names().1).as_bytes())?;
-        if let Some(text) = tokenizer {
+        write_weights(&partial, model, largest)?;
+        write(&partial.join("config.json"), hf::write(model.config, model.rope, model.dtype.names().1).as_bytes())?;
+        if let Some(text) = model.tokenizer {
             write(&partial.join("tokenizer.json"), text.as_bytes())?;
         }
         std::fs::rename(&partial, folder)?;
@@ -99,19 +95,10 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-fn shape(slot: &Slot) -> Vec<usize> {
-    if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] }
-}
-
 /// Writes the tensors in files of at most `largest` bytes (a larger tensor has one of its own).
-fn write_weights(
-    folder: &Path,
-    config: &ModelConfig,
-    dtype: Dtype,
-    weights: &dyn WeightSource,
-    largest: u64,
-) -> Result<()> {
-    let units: Vec<layout::UnitLayout> = units(config);
+fn write_weights(folder: &Path, model: &Model, largest: u64) -> Result<()> {
+    let (dtype, weights) = (model.dtype, model.weights);
+    let units: Vec<layout::UnitLayout> = units(model.config);
     let size = |slot: &Slot| (slot.rows * slot.cols) as u64 * dtype.bytes();
     let mut files: Vec<Vec<&Slot>> = vec![Vec::new()];
     let mut held = 0;
@@ -152,7 +139,7 @@ fn write_file(path: &PathBuf, slots: &[&Slot], dtype: Dtype, weights: &dyn Weigh
     let mut start = 0;
     for slot in slots {
         let end = start + (slot.rows * slot.cols) as u64 * dtype.bytes();
-        let info = json!({ "dtype": dtype.names().0, "shape": shape(slot), "data_offsets": [start, end] });
+        let info = json!({ "dtype": dtype.names().0, "shape": slot.shape(), "data_offsets": [start, end] });
         header.insert(slot.name.clone(), info);
         start = end;
     }
@@ -201,6 +188,10 @@ mod tests {
         }
     }
 
+    fn model<'a>(config: &'a ModelConfig, rope: &'a Rope, dtype: Dtype, weights: &'a dyn WeightSource) -> Model<'a> {
+        Model { config, rope, dtype, weights, tokenizer: None }
+    }
+
     fn values(config: &ModelConfig, source: &dyn WeightSource) -> Vec<Vec<f32>> {
         let read = |slot: &Slot| {
             let mut values = vec![f32::NAN; slot.rows * slot.cols];
@@ -218,7 +209,8 @@ mod tests {
             let (config, folder) = (config(tied), dir.path().join(format!("{number}/saved")));
             std::fs::create_dir_all(folder.parent().unwrap()).unwrap();
             let rope = Rope::Yarn(Yarn::new(1e4, 4.0, 32));
-            save_in_files_of(largest, &folder, &config, &rope, Dtype::F32, &source, Some("{}")).unwrap();
+            let model = Model { tokenizer: Some("{}"), ..model(&config, &rope, Dtype::F32, &source) };
+            save_in_files_of(largest, &folder, &model).unwrap();
             let opened = Checkpoint::open(&folder).unwrap();
             assert_eq!((&opened.config, &opened.rope), (&config, &rope));
             assert_eq!(values(&config, &opened), values(&config, &source));
@@ -232,15 +224,15 @@ mod tests {
             opened.read(gate, 0, &mut whole).unwrap();
             opened.read(gate, 77, &mut part).unwrap();
             assert_eq!(part, whole[77..177]);
-            let again = save(&folder, &config, &rope, Dtype::F32, &source, None).unwrap_err();
+            let again = save(&folder, &model).unwrap_err();
             assert!(again.is::<crate::error::BadInput>() && again.to_string().contains("exists already"));
         }
         // bf16 rounds once, and then no more.
         let (config, rope) = (config(true), Rope::Default { theta: 1e4 });
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        save(&a, &config, &rope, Dtype::Bf16, &source, None).unwrap();
+        save(&a, &model(&config, &rope, Dtype::Bf16, &source)).unwrap();
         let once = Checkpoint::open(&a).unwrap();
-        save(&b, &config, &rope, Dtype::Bf16, &once, None).unwrap();
+        save(&b, &model(&config, &rope, Dtype::Bf16, &once)).unwrap();
         assert_eq!(values(&config, &Checkpoint::open(&b).unwrap()), values(&config, &once));
     }
 
@@ -250,7 +242,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (config, rope) = (config(false), Rope::Default { theta: 1e4 });
         let folder = dir.path().join("saved");
-        save_in_files_of(4000, &folder, &config, &rope, Dtype::Bf16, &SeededWeights { seed: 5 }, None).unwrap();
+        let source = SeededWeights { seed: 5 };
+        save_in_files_of(4000, &folder, &model(&config, &rope, Dtype::Bf16, &source)).unwrap();
         let refused = |file: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>, part: &str| {
             let path = folder.join(file);
             let own = std::fs::read(&path).unwrap();

@@ -88,6 +88,19 @@ pub fn split(ids: &[u32], labels: Option<&[u32]>, scheme: Scheme, ranks: usize, 
     Ok(part)
 }
 
+/// A value for each position of a row of `length` tokens, in the order of positions and
+/// without the padding, from those that each rank holds for its part.
+pub fn in_order<V: AsRef<[f32]>>(ranks: &[V], length: usize, scheme: Scheme) -> Vec<f32> {
+    let padded = padded(length, scheme, ranks.len());
+    let mut all = vec![0.0; padded];
+    for (rank, own) in ranks.iter().enumerate() {
+        let positions = ranges(padded, scheme, ranks.len(), rank).into_iter().flatten();
+        positions.zip(own.as_ref()).for_each(|(i, value)| all[i] = *value);
+    }
+    all.truncate(length);
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,17 +9,17 @@ use super::step::Cancelled;
 use super::toggles::{Loss, Toggles};
 use super::world::Row;
 use crate::device::cpu::Cpu;
-use crate::device::{DType, Device, Mat};
+use crate::device::{DType, Device, IGNORED, Mat};
 use crate::memory::category::Category;
 use crate::memory::ledger::{Phase, Place};
 use crate::model::block::{Block, RopeTable};
 use crate::model::config::ModelConfig;
 use crate::model::head::LossHead;
-use crate::model::layout::{self, Part};
+use crate::model::layout::{self, Part as Tensor};
 use crate::parallel::attention::Output;
 use crate::parallel::comm::Comm;
 use crate::parallel::shard::{Parameters, WeightSource};
-use crate::parallel::split::{self, split};
+use crate::parallel::split::{self, Part, Scheme, split};
 
 /// Rows of logits at a time where the loss is not chunked by its toggle.
 const CHUNK: usize = 256;
@@ -31,7 +31,16 @@ pub struct Evaluation {
     pub loss: f64,
     /// Of each position, nats; 0 where the target is ignored, as that of the last is.
     pub losses: Vec<f32>,
+    /// The token that follows each position, [`IGNORED`] where it doesn't count.
+    pub targets: Vec<u32>,
     pub valid_targets: u64,
+}
+
+impl Evaluation {
+    /// Whether the target of a position counts.
+    pub fn counts(&self, position: usize) -> bool {
+        self.targets[position] != IGNORED
+    }
 }
 
 /// The losses of a rank's part of a row. `progress`: is called after each layer.
@@ -39,7 +48,7 @@ fn losses<D: Device, C: Comm<D>>(
     (device, comm): (&D, &C),
     (config, toggles): (&ModelConfig, &Toggles),
     source: &dyn WeightSource,
-    part: &split::Part,
+    part: &Part,
     cancelled: &AtomicBool,
     progress: &dyn Fn(usize),
 ) -> Result<Vec<f32>> {
@@ -56,7 +65,7 @@ fn losses<D: Device, C: Comm<D>>(
     let embedding = parameters.gather(device, comm, 0)?;
     let n = tokens * hidden;
     let mut x = device.allocate(Place::Device, Category::Working, device.compute_dtype(), n)?;
-    let table = parameters.weights(device, &embedding)?.mat(Part::Embedding);
+    let table = parameters.weights(device, &embedding)?.mat(Tensor::Embedding);
     device.embedding(&ids, 0, table, Mat::new(&x, tokens, hidden))?;
     for layer in 0..config.num_hidden_layers {
         if cancelled.load(Relaxed) {
@@ -73,15 +82,15 @@ fn losses<D: Device, C: Comm<D>>(
     let head = parameters.gather(device, comm, config.num_hidden_layers + 1)?;
     let own = parameters.weights(device, &head)?;
     let weights = if config.tie_word_embeddings {
-        parameters.weights(device, &embedding)?.mat(Part::Embedding)
+        parameters.weights(device, &embedding)?.mat(Tensor::Embedding)
     } else {
-        own.mat(Part::LmHead)
+        own.mat(Tensor::LmHead)
     };
     let head = LossHead {
         device,
         config,
         tokens,
-        norm: own.mat(Part::FinalNorm),
+        norm: own.mat(Tensor::FinalNorm),
         weights,
         targets: &targets,
         losses: &losses,
@@ -120,14 +129,8 @@ pub fn evaluate(
     if let Some(error) = left.error {
         return Err(error);
     }
-    let padded = split::padded(row.ids.len(), scheme, ranks);
-    let mut losses = vec![0.0; padded];
-    for (rank, own) in left.results.iter().enumerate() {
-        let positions = split::ranges(padded, scheme, ranks, rank).into_iter().flatten();
-        positions.zip(own).for_each(|(i, loss)| losses[i] = *loss);
-    }
-    losses.truncate(row.ids.len());
-    let valid_targets = split(&row.ids, row.labels.as_deref(), split::Scheme::Whole, 1, 0)?.valid_targets;
+    let losses = split::in_order(&left.results, row.ids.len(), scheme);
+    let Part { targets, valid_targets, .. } = split(&row.ids, row.labels.as_deref(), Scheme::Whole, 1, 0)?;
     let sum: f64 = losses.iter().map(|l| f64::from(*l)).sum();
-    Ok(Evaluation { loss: sum / (valid_targets as f64).max(1.0), losses, valid_targets })
+    Ok(Evaluation { loss: sum / (valid_targets as f64).max(1.0), losses, targets, valid_targets })
 }

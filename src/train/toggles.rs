@@ -68,6 +68,23 @@ pub struct Toggles {
     pub moments: Moments,
 }
 
+impl Toggles {
+    /// The plainest: one rank, all logits at once, no tiles, layer inputs kept on the device.
+    pub fn plain(rope: Rope) -> Toggles {
+        Toggles {
+            loss: Loss::Full,
+            rope,
+            keep: Keep::Inputs,
+            offload: Offload::None,
+            every: 1,
+            tile: 1 << 20,
+            cp: ContextParallel::None,
+            ranks: 1,
+            moments: Moments::F32,
+        }
+    }
+}
+
 impl ContextParallel {
     /// The split of the sequence.
     pub fn scheme(self) -> Scheme {

@@ -154,13 +154,8 @@ fn merge(ranks: Vec<&[RankStep]>, job: &Job) -> Vec<StepReport> {
     (0..whole)
         .map(|number| {
             let length = job.row(number).ids.len();
-            let padded = split::padded(length, scheme, ranks.len());
-            let mut losses = vec![0.0; padded];
-            for (rank, steps) in ranks.iter().enumerate() {
-                let positions = split::ranges(padded, scheme, ranks.len(), rank).into_iter().flatten();
-                positions.zip(&steps[number].result.losses).for_each(|(i, loss)| losses[i] = *loss);
-            }
-            losses.truncate(length);
+            let own: Vec<&[f32]> = ranks.iter().map(|steps| &steps[number].result.losses[..]).collect();
+            let losses = split::in_order(&own, length, scheme);
             let first = &ranks[0][number];
             StepReport {
                 loss: first.result.loss,

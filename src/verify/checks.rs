@@ -42,19 +42,8 @@ fn model() -> ModelConfig {
     }
 }
 
-/// One rank, all logits at once, no tiles, layer inputs kept on the device.
 fn plain() -> Toggles {
-    Toggles {
-        loss: Loss::Full,
-        rope: Rope::Default { theta: THETA },
-        keep: Keep::Inputs,
-        offload: Offload::None,
-        every: 1,
-        tile: 1 << 20,
-        cp: ContextParallel::None,
-        ranks: 1,
-        moments: Moments::F32,
-    }
+    Toggles::plain(Rope::Default { theta: THETA })
 }
 
 fn row(length: usize, seed: usize) -> Row {
@@ -98,7 +87,8 @@ fn sums(settings: &[Toggles], rows: &[Row]) -> Result<Vec<f64>> {
     Ok(vec![loss, gradient])
 }
 
-pub(super) fn all() -> Vec<Check> {
+/// All checks of the CPU device, in the order of the table.
+pub fn all() -> Vec<Check> {
     let mut checks = vec![
         Check::new("keep changes no bit", "attention, inputs", &BITS, || {
             bits(vec![Toggles { keep: Keep::Attention, ..plain() }])

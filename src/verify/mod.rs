@@ -7,6 +7,7 @@ pub mod oracle;
 pub mod probe;
 
 use anyhow::Result;
+pub use checks::all as checks;
 use serde::Serialize;
 
 /// One quantity of a check.
@@ -84,11 +85,6 @@ impl Check {
             seconds: start.elapsed().as_secs_f64(),
         }
     }
-}
-
-/// All checks of the CPU device, in the order of the table.
-pub fn checks() -> Vec<Check> {
-    checks::all()
 }
 
 #[cfg(test)]

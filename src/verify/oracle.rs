@@ -21,7 +21,7 @@ pub fn tensors(config: &ModelConfig, source: &dyn WeightSource, dtype: DType) ->
     let tensor = |slot: &Slot| -> Result<(String, Tensor)> {
         let mut values = vec![0.0f32; slot.rows * slot.cols];
         source.read(slot, 0, &mut values)?;
-        let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
+        let shape = slot.shape();
         Ok((slot.name.clone(), Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?))
     };
     units(config).iter().flat_map(|unit| &unit.slots).map(tensor).collect()

@@ -1,8 +1,6 @@
 //! Short runs that leave everything behind: losses, gradients, weights.
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 
@@ -10,12 +8,11 @@ use crate::mix::mix;
 use crate::model::config::ModelConfig;
 use crate::model::layout::Slot;
 use crate::parallel::shard::WeightSource;
+use crate::train::gathered::Gathered;
+pub use crate::train::gathered::Tensors;
 use crate::train::step::Optimizer;
 use crate::train::toggles::Toggles;
 use crate::train::world::{Job, Outcome, Row, run_with};
-
-/// Values by the published name of their tensor.
-pub type Tensors = HashMap<String, Vec<f32>>;
 
 /// Repeatable weights that need no file, others for each seed: uniform within ± `scale`,
 /// norms within 1 ± 0.3.
@@ -51,26 +48,17 @@ pub fn train(
     source: &(dyn WeightSource + Sync),
     rows: &[Row],
 ) -> Result<Left> {
-    fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
     let optimizer = Optimizer { learning_rate: 1e-3, steps: rows.len() as u32, max_gradient_norm: 1.0, seed: 7 };
     let job = Job { config, toggles, optimizer, budget: None, rows, source };
-    let (gradients, weights) = (Mutex::new(Tensors::new()), Mutex::new(Tensors::new()));
+    let (gradients, weights) = (Gathered::default(), Gathered::default());
     let mut outcome = run_with(&job, &AtomicBool::new(false), &|_, _| {}, &|trainer| {
-        for (which, into) in [(true, &gradients), (false, &weights)] {
-            trainer.parameters.export(trainer.device, which, &mut |slot, first, values| {
-                let mut into = held(into);
-                let whole = into.entry(slot.name.clone()).or_insert_with(|| vec![f32::NAN; slot.rows * slot.cols]);
-                whole[first..first + values.len()].copy_from_slice(values);
-            })?;
-        }
-        Ok(())
+        gradients.take(trainer, true)?;
+        weights.take(trainer, false)
     });
     if let Some(error) = outcome.error.take() {
         return Err(error);
     }
-    let (gradients, weights) = (std::mem::take(&mut *held(&gradients)), std::mem::take(&mut *held(&weights)));
+    let (gradients, weights) = (gradients.into_inner(), weights.into_inner());
     Ok(Left { outcome, gradients, weights })
 }
 

@@ -9,7 +9,7 @@ use ablation::model::config::ModelConfig;
 use ablation::model::layout::Slot;
 use ablation::model::rope::{Rope, Yarn};
 use ablation::parallel::shard::WeightSource;
-use ablation::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload, Toggles};
+use ablation::train::toggles::Toggles;
 use ablation::train::world::Row;
 use ablation::verify::probe;
 pub use ablation::verify::probe::{Left, Tensors, Uniform};
@@ -101,17 +101,7 @@ pub fn case(name: &str) -> Case {
 
 /// The plainest toggles.
 pub fn toggles(rope: Rope) -> Toggles {
-    Toggles {
-        loss: Loss::Full,
-        rope,
-        keep: Keep::Inputs,
-        offload: Offload::None,
-        every: 1,
-        tile: 1 << 20,
-        cp: ContextParallel::None,
-        ranks: 1,
-        moments: Moments::F32,
-    }
+    Toggles::plain(rope)
 }
 
 /// Runs `rows` and reads everything out; panics with the run's error.
