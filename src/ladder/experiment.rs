@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::{file, validate};
 use crate::bad_input;
 use crate::model::config::ModelConfig;
-use crate::train::toggles::Toggles;
+use crate::train::toggles::{Auto, Toggles};
 use crate::units::format_bytes;
 
 /// A ladder.
@@ -58,6 +58,8 @@ pub struct Rung {
     /// What it adds, in a line.
     pub adds: String,
     pub toggles: Toggles,
+    /// Toggles that the plan chooses at each length.
+    pub auto: Auto,
     /// Lengths tried are multiples of this many tokens.
     pub grid: u64,
     /// The rung stops at this length even if longer ones would fit.
