@@ -1,6 +1,8 @@
 //! The command line, one file a command.
 
 mod doctor;
+mod plan;
+mod plan_text;
 mod report;
 mod run;
 mod verify;
@@ -29,6 +31,7 @@ const EXIT_CODES: &str = "Exit status: 0 done (runs that were expected not to fi
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Plan(plan::Plan),
     Report(report::Report),
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
@@ -55,6 +58,7 @@ pub fn main() -> u8 {
     };
     let result = match cli.command.unwrap_or_else(|| Command::Run(run::Run::default())) {
         Command::Run(command) => run::run(&command),
+        Command::Plan(command) => plan::plan(&command),
         Command::Report(command) => report::report(&command),
         Command::Doctor(command) => doctor::doctor(&command),
         Command::Verify(command) => verify::verify(&command),

@@ -5,9 +5,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use super::{file, validate};
 use crate::bad_input;
+use crate::device::dry::Profile;
 use crate::model::config::ModelConfig;
 use crate::train::toggles::{Auto, Toggles};
 use crate::units::format_bytes;
@@ -27,11 +29,32 @@ pub struct Experiment {
     pub learning_rate: f64,
     /// The global gradient norm is clipped to this.
     pub max_grad_norm: f64,
+    pub device: Device,
     /// Bytes that each rank may hold on its device.
     pub budget: Option<u64>,
     pub model: ModelConfig,
     pub text: Text,
     pub rungs: Vec<Rung>,
+}
+
+/// What an experiment is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    #[default]
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
+
+impl Device {
+    /// What plans depend on.
+    pub fn profile(self) -> Profile {
+        match self {
+            Device::Cpu => Profile::CPU,
+            Device::Cuda => Profile::GPU,
+        }
+    }
 }
 
 /// What the sequences are made of.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Experiment, Rung, Text, TextSource};
+use super::experiment::{Device, Experiment, Rung, Text, TextSource};
 use crate::bad_input;
 use crate::model::config::ModelConfig;
 use crate::model::rope::{Rope, Yarn};
@@ -30,6 +30,8 @@ struct ExperimentFile {
     learning_rate: f64,
     #[serde(default = "one")]
     max_grad_norm: f64,
+    #[serde(default)]
+    device: Device,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Count<BYTES>>,
     model: ModelConfig,
@@ -289,6 +291,7 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
         curve_steps: file.curve_steps.unwrap_or(file.steps),
         learning_rate: file.learning_rate,
         max_grad_norm: file.max_grad_norm,
+        device: file.device,
         budget: file.budget.map(|b| b.0),
         model: file.model,
         text,
@@ -431,6 +434,7 @@ pub(super) fn write(experiment: &Experiment) -> Result<String> {
         curve_steps: Some(e.curve_steps),
         learning_rate: e.learning_rate,
         max_grad_norm: e.max_grad_norm,
+        device: e.device,
         budget: e.budget.map(Count),
         model: e.model,
         text: TextFile { books, files, tokenizer: e.text.tokenizer },

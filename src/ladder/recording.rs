@@ -7,7 +7,7 @@ use super::run::{Ladder, status};
 use crate::model::rope::Rope;
 use crate::parallel::split;
 use crate::record::run::{PositionBand, Run, TimelinePoint};
-use crate::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload};
+use crate::train::toggles::{Keep, Loss, Offload};
 use crate::train::world::{Outcome, RankReport};
 
 /// What an attempt left, and what was measured of it from outside.
@@ -105,14 +105,9 @@ pub(super) fn record(
         offload: if toggles.offload == Offload::None { "none" } else { "host" }.to_string(),
         every: toggles.every as u32,
         tile_tokens: toggles.tile as u64,
-        context_parallel: match toggles.cp {
-            ContextParallel::None => "none",
-            ContextParallel::Ring => "ring",
-            ContextParallel::Ulysses => "ulysses",
-        }
-        .to_string(),
+        context_parallel: toggles.cp.key().to_string(),
         ranks: toggles.ranks as u32,
-        moments: if toggles.moments == Moments::Bf16 { "bf16" } else { "f32" }.to_string(),
+        moments: toggles.moments.key().to_string(),
         learning_rate: e.learning_rate,
         model: model.name.clone(),
         layers: model.num_hidden_layers as u32,

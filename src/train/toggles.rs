@@ -115,7 +115,35 @@ impl Offload {
 /// The most ranks of a world.
 const MOST_RANKS: usize = 512;
 
+impl Loss {
+    /// "full", or "chunked, 256 rows".
+    pub fn describe(self) -> String {
+        match self {
+            Loss::Full => "full".to_string(),
+            Loss::Chunked { rows } => format!("chunked, {rows} rows"),
+        }
+    }
+}
+
 impl Toggles {
+    /// What is kept and where it lives, for a model of `layers` layers.
+    pub fn describe_keep(&self, layers: usize) -> String {
+        let kept = layers - self.keep.attention_from(layers);
+        let (inputs, attention) = self.offload.layers();
+        let checkpoints = layers.div_ceil(self.every.max(1));
+        let in_host = inputs.min(layers).div_ceil(self.every.max(1));
+        let place = |host: usize, all: usize| match host {
+            0 => "on the device".to_string(),
+            host if host >= all => "in host memory".to_string(),
+            host => format!("{host} of them in host memory"),
+        };
+        let inputs = format!("inputs of {checkpoints} layers {}", place(in_host, checkpoints));
+        match kept {
+            0 => inputs,
+            kept => format!("{inputs}, attention outputs of {kept} {}", place(attention.min(kept), kept)),
+        }
+    }
+
     /// Says what is wrong with the toggles for a model, by key; returns the number of equal
     /// pieces that a length must fall into.
     pub fn validate(&self, model: &ModelConfig) -> Result<u64> {
@@ -181,7 +209,26 @@ impl ContextParallel {
     }
 }
 
+impl ContextParallel {
+    /// Its name in files and columns.
+    pub fn key(self) -> &'static str {
+        match self {
+            ContextParallel::None => "none",
+            ContextParallel::Ring => "ring",
+            ContextParallel::Ulysses => "ulysses",
+        }
+    }
+}
+
 impl Moments {
+    /// Its name in files and columns.
+    pub fn key(self) -> &'static str {
+        match self {
+            Moments::Bf16 => "bf16",
+            Moments::F32 => "f32",
+        }
+    }
+
     /// The buffers' type.
     pub fn dtype(self) -> DType {
         match self {
