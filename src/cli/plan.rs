@@ -81,16 +81,11 @@ pub struct Plan {
     json: bool,
 }
 
-/// Host memory that may be pinned here: nine tenths of what the process may have.
-fn host_here() -> Option<u64> {
-    HostMemory::here().map(|memory| memory.limit() / 10 * 9)
-}
-
 /// Room in host memory: as asked, or this machine's where the plan has to choose.
 fn host(asked: &Option<String>, auto: Auto) -> Result<(Option<u64>, bool)> {
     match asked {
         Some(bytes) => Ok((Some(parse_bytes(bytes)?), false)),
-        None if auto.any() => Ok((host_here(), true)),
+        None if auto.offload => Ok((HostMemory::here().map(|memory| memory.usable()), true)),
         None => Ok((None, false)),
     }
 }

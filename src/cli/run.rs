@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use crate::bad_input;
 use crate::ladder::experiment::Experiment;
 use crate::ladder::folder::{EXPERIMENT, Folder, last_numbered};
-use crate::ladder::run::{Ended, Ladder, notes};
+use crate::ladder::run::{Ended, Ladder, notes, plans};
 use crate::ladder::validate;
 use crate::notice;
 use crate::record::Records;
@@ -141,6 +141,9 @@ pub fn run(command: &Run) -> Result<u8> {
     };
     folder.keep_experiment(&ladder.toml)?;
     let dir = folder.path.clone();
+    for plan in plans(&ladder) {
+        notice(&plan);
+    }
     for note in notes(&ladder) {
         notice(&format!("note: {note}"));
     }

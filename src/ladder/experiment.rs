@@ -95,7 +95,11 @@ pub struct Rung {
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// Experiments in the program.
-const BUILT_IN: [(&str, &str); 1] = [("small", include_str!("../../experiments/small.toml"))];
+const BUILT_IN: [(&str, &str); 3] = [
+    ("small", include_str!("../../experiments/small.toml")),
+    ("guide", include_str!("../../experiments/guide.toml")),
+    ("node8", include_str!("../../experiments/node8.toml")),
+];
 
 impl Experiment {
     /// A built-in experiment by name, else a file.

@@ -5,33 +5,41 @@
 use anyhow::Result;
 
 use super::Setting;
-use crate::train::toggles::{Auto, Keep, Offload, Toggles};
+use crate::train::toggles::{Keep, Offload, Toggles};
 
 /// Tokens of a sequence above which bringing an attention output back from host memory is
 /// faster than computing it again: at an H200's 55 GB/s and cuDNN's speed.
 const HOST_ATTENTION_FROM: u64 = 28 * 1024;
 
-/// Values of `every` that are tried where host memory is short.
-fn sparser(auto: Auto, own: usize, layers: usize) -> Vec<usize> {
-    if auto.every { (1..=layers).collect() } else { vec![own] }
-}
+/// The sparsest checkpoints that are chosen: the layers between two of them are on the device
+/// together when they are computed again, which takes back what is saved.
+const SPARSEST: usize = 6;
 
 /// With the least memory on the device: all that may go to host memory is there, as far as it
 /// has room. None if that doesn't fit either.
 pub(super) fn smallest(s: &Setting, length: u64) -> Result<Option<Toggles>> {
     let layers = s.model.num_hidden_layers;
     let least = least(s);
-    for every in sparser(s.auto, s.toggles.every, layers) {
+    if !s.fits_device(&least, length)? {
+        // Fewer checkpoints take no less on the device.
+        return Ok(None);
+    }
+    let last = if s.auto.every { SPARSEST.min(layers) } else { s.toggles.every };
+    for every in least.every..=last {
         let toggles = Toggles { every, ..least.clone() };
-        if s.fits_with(&toggles, length)? {
-            return Ok(Some(toggles));
+        let host = s.with(toggles.clone(), length)?.node_bytes();
+        let room = s.room.host.unwrap_or(u64::MAX);
+        if host <= room {
+            return Ok(s.fits_device(&toggles, length)?.then_some(toggles));
         }
-        if s.auto.offload && !s.host_has_room(&toggles, length)? {
-            // The rest stays on the device, if that has room.
-            let with = |inputs| Toggles { offload: Offload::Layers { inputs, attention: 0 }, ..toggles.clone() };
-            let inputs = most(layers, |inputs| s.host_has_room(&with(inputs), length))?;
-            if s.fits_with(&with(inputs), length)? {
-                return Ok(Some(with(inputs)));
+        if s.auto.offload {
+            // As many inputs as host memory has room for; the rest stays on the device.
+            let checkpoints = layers.div_ceil(every);
+            let inputs = (checkpoints as u128 * u128::from(room) / u128::from(host)) as usize * every;
+            let offload = Offload::Layers { inputs, attention: 0 };
+            let part = Toggles { offload, ..toggles };
+            if s.fits_with(&part, length)? {
+                return Ok(Some(part));
             }
         }
     }

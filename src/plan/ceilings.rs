@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::Plan;
 use crate::bad_input;
+use crate::train::toggles::ContextParallel;
 use crate::units::parse_tokens;
 
 #[derive(Deserialize)]
@@ -26,6 +27,8 @@ pub struct Ceilings {
     pub matmul: f64,
     /// Causal attention, by length.
     pub attention: Vec<AttentionCeiling>,
+    /// Attention over a visiting block of a ring.
+    pub block: BlockCeiling,
     /// Copies on the device, bytes/s read and written.
     pub memory: f64,
     /// To or from host memory, bytes/s one way.
@@ -45,6 +48,14 @@ pub struct AttentionCeiling {
     /// FLOP/s.
     pub forward: f64,
     /// FLOP/s.
+    pub backward: f64,
+}
+
+/// Attention without a mask, FLOP/s.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockCeiling {
+    pub forward: f64,
     pub backward: f64,
 }
 
@@ -105,12 +116,19 @@ impl Ceilings {
     /// The floor under a step of a plan.
     pub fn floor(&self, plan: &Plan) -> Floor {
         let counts = &plan.rank.counts;
-        let (forward, backward) = self.attention_at(plan.length);
+        let causal = self.attention_at(plan.length);
+        // In a ring of P ranks each of P hops is as much work, and all but the first see whole blocks.
+        let visiting = match plan.toggles.cp {
+            ContextParallel::Ring => 1.0 - 1.0 / plan.toggles.ranks as f64,
+            ContextParallel::None | ContextParallel::Ulysses => 0.0,
+        };
+        let seconds =
+            |flops: u128, causal: f64, block: f64| flops as f64 * ((1.0 - visiting) / causal + visiting / block);
         let (into, out) = (counts.host_in_bytes as f64, counts.host_out_bytes as f64);
         Floor {
             matmul: counts.matmul_flops as f64 / self.matmul,
-            attention: counts.attention_flops as f64 / forward,
-            attention_backward: counts.attention_backward_flops as f64 / backward,
+            attention: seconds(counts.attention_flops, causal.0, self.block.forward),
+            attention_backward: seconds(counts.attention_backward_flops, causal.1, self.block.backward),
             memory: counts.memory_bytes as f64 / self.memory,
             host: (into.max(out) / self.host).max((into + out) / self.host_both),
             link: counts.communication_bytes as f64 / self.link,
@@ -133,6 +151,8 @@ fn parse(text: &str, name: &str) -> Result<Vec<Ceilings>> {
             ("host", c.host),
             ("host_both", c.host_both),
             ("link", c.link),
+            ("block.forward", c.block.forward),
+            ("block.backward", c.block.backward),
         ];
         let attention = c.attention.iter().flat_map(|a| [("forward", a.forward), ("backward", a.backward)]);
         for (key, rate) in rates.into_iter().chain(attention) {

@@ -66,23 +66,16 @@ impl Setting<'_> {
         Ok(Plan { length, toggles, rank, node_ranks, room: self.room })
     }
 
-    /// Whether a length fits under these toggles: ends at the first refusal.
+    /// Whether a length fits under these toggles.
     fn fits_with(&self, toggles: &Toggles, length: u64) -> Result<bool> {
         let (rank, result) = plan_for(self.profile, self.model, toggles, self.room.device, length as usize);
-        match result {
-            Ok(()) => {
-                let node = rank.host.bytes.total().saturating_mul(toggles.ranks.min(NODE_RANKS) as u64);
-                Ok(self.room.host.is_none_or(|host| node <= host))
-            }
-            Err(error) if error.is::<OutOfMemory>() => Ok(false),
-            Err(error) => Err(error),
-        }
+        let node = rank.host.bytes.total().saturating_mul(toggles.ranks.min(NODE_RANKS) as u64);
+        Ok(within(result)? && self.room.host.is_none_or(|host| node <= host))
     }
 
-    /// Whether a node's host memory holds what these toggles put there.
-    fn host_has_room(&self, toggles: &Toggles, length: u64) -> Result<bool> {
-        let plan = self.with(toggles.clone(), length)?;
-        Ok(plan.over().host == 0)
+    /// Whether the devices have room for a length under these toggles.
+    fn fits_device(&self, toggles: &Toggles, length: u64) -> Result<bool> {
+        within(plan_for(self.profile, self.model, toggles, self.room.device, length as usize).1)
     }
 
     fn fits(&self, length: u64) -> Result<bool> {
@@ -116,6 +109,15 @@ impl Setting<'_> {
             }
         }
         Ok(Some(low * grid))
+    }
+}
+
+/// Whether a dry run ended without a refusal.
+fn within(result: Result<()>) -> Result<bool> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(error) if error.is::<OutOfMemory>() => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -187,14 +189,6 @@ impl Plan {
             (false, _) => format!("does not fit: {}", parts.join("; ")),
         }
     }
-}
-
-/// The longest multiple of `grid` that fits into `budget` bytes a rank of this program's CPU
-/// device; see [`Setting::longest`].
-pub fn longest(model: &ModelConfig, toggles: &Toggles, budget: u64, grid: u64, most: u64) -> Option<u64> {
-    let room = Room { device: Some(budget), host: None };
-    let setting = Setting { profile: Profile::CPU, model, toggles: toggles.clone(), auto: Auto::default(), room };
-    setting.longest(grid, most).ok().flatten()
 }
 
 /// A number of FLOPs, as people write it: "1.53e18".

@@ -133,14 +133,14 @@ impl Toggles {
         let checkpoints = layers.div_ceil(self.every.max(1));
         let in_host = inputs.min(layers).div_ceil(self.every.max(1));
         let place = |host: usize, all: usize| match host {
-            0 => "on the device".to_string(),
-            host if host >= all => "in host memory".to_string(),
-            host => format!("{host} of them in host memory"),
+            0 => " on the device".to_string(),
+            host if host >= all => " in host memory".to_string(),
+            host => format!(", {host} of them in host memory"),
         };
-        let inputs = format!("inputs of {checkpoints} layers {}", place(in_host, checkpoints));
+        let inputs = format!("inputs of {checkpoints} layers{}", place(in_host, checkpoints));
         match kept {
             0 => inputs,
-            kept => format!("{inputs}, attention outputs of {kept} {}", place(attention.min(kept), kept)),
+            kept => format!("{inputs}; attention outputs of {kept} layers{}", place(attention.min(kept), kept)),
         }
     }
 
