@@ -1,6 +1,6 @@
 //! What one run leaves behind, as plain data: the rows of the three Parquet files.
 
-use crate::memory::category::Bytes;
+use crate::memory::category::{Bytes, Category};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +175,14 @@ pub struct Run {
 }
 
 impl Run {
+    /// The category in which the plan is farthest from the ledger at the device's peak, and by
+    /// how many bytes it is above it; none without a plan by category or a measured peak.
+    pub fn plan_farthest_off(&self) -> Option<(Category, i64)> {
+        let planned = self.predicted_at_peak_device.filter(|_| self.peak_device_bytes > 0)?;
+        let off = |c: Category| (c, planned.of(c) as i64 - self.at_peak_device.of(c) as i64);
+        Category::ALL.into_iter().map(off).max_by_key(|(_, bytes)| bytes.abs())
+    }
+
     /// Seconds of a step: the mean of those after the first, which carries warm-up, or the
     /// first if it is alone; none without a step, or where a time is no number.
     pub fn mean_step_seconds(&self) -> Option<f64> {
