@@ -57,7 +57,7 @@ fn files_that_are_no_experiments() {
     refused(dir.path(), &["run", "empty.toml"], &["empty.toml", "missing field `name`"]);
     refused(dir.path(), &["run", "long.toml"], &["long.toml", "larger than"]);
     refused(dir.path(), &["run", "text.toml"], &["text.toml"]);
-    refused(dir.path(), &["run", "page.toml"], &["page.toml:1:1"]);
+    refused(dir.path(), &["run", "page.toml"], &["page.toml:1:"]);
     refused(dir.path(), &["run", "."], &[".: ", "give an experiment file"]);
     refused(dir.path(), &["run", "/dev/zero"], &["/dev/zero", "larger than"]);
 }

@@ -100,16 +100,19 @@ fn what_cannot_fit_is_refused_before_it_starts() {
     let out = ablation(dir.path(), &["run", "tiny.toml", "--out", "out"]);
     assert_eq!(out.status.code(), Some(0), "{}", text(&out.stderr));
     let err = text(&out.stderr);
-    assert!(err.contains("refused: plain at 4,096 tokens") && err.contains("plan: ring at 64 tokens"), "{err}");
+    assert!(err.contains("refused: plain at 4,096 tokens") && err.contains("plan: ring at 52 tokens"), "{err}");
     let records = records(&dir.path().join("out"));
     let plain = records.runs.iter().find(|r| r.rung == "plain").unwrap();
     assert_eq!(plain.status, Status::Refused);
     assert!(plain.reason.contains("logits") && plain.reason.contains("what would free it"), "{}", plain.reason);
     assert!(plain.step_seconds.is_empty() && plain.peak_device_bytes == 0);
     assert!(plain.predicted_peak_device_bytes > plain.budget_bytes.unwrap());
-    let ring: Vec<_> = records.runs.iter().filter(|r| r.rung == "ring").collect();
-    assert!(ring.iter().all(|r| r.status == Status::Ok));
+    let beyond = records.runs.iter().find(|r| r.purpose == "beyond").unwrap();
+    assert_eq!((beyond.rung.as_str(), beyond.status), ("ring", Status::OutOfMemory));
+    let ring: Vec<_> = records.runs.iter().filter(|r| r.rung == "ring" && r.purpose != "beyond").collect();
+    assert!(ring.len() > 1);
     for run in ring {
+        assert_eq!(run.status, Status::Ok);
         assert_eq!(run.predicted_at_peak_device, Some(run.at_peak_device));
         assert_eq!(run.predicted_at_peak_host, Some(run.at_peak_host));
     }

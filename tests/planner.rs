@@ -98,23 +98,20 @@ fn planned_memory_is_flat_over_steps() {
     let offload = Toggles { offload: Offload::Host, keep: Keep::Attention, ..toggles() };
     let p = plan(&qwen("0.6B"), offload, 32 * 1024);
     let at_marks = |step| -> Vec<_> {
-        p.rank.timeline.iter().filter(|s| s.mark.step == step).map(|s| (s.mark.phase, s.mark.layer, s.device)).collect()
+        let of_step = p.rank.timeline.iter().filter(|s| s.mark.step == step && s.mark.phase != Phase::Load);
+        of_step.map(|s| (s.mark.phase, s.mark.layer, s.device)).collect()
     };
-    let (first, second) = (at_marks(0), at_marks(1));
-    // The first step's own mark also closes the loading.
-    assert_eq!(first.len(), second.len());
-    assert_eq!(first.last(), second.last());
-    let differ = first.iter().zip(&second).filter(|(a, b)| a != b && a.0 != Phase::Load).count();
-    assert_eq!(differ, 0);
+    assert!(at_marks(0).len() > 2 * 28);
+    assert_eq!(at_marks(0), at_marks(1));
 }
 
 /// failures.md 36: a toggle is told by what it takes off the peak, not by what it moves. The
-/// peak of the full loss stands in the loss with all inputs kept, and one of a short sequence
-/// stands where offload frees next to nothing.
+/// peak of the full loss stands in the loss, where every input that was moved is away; that of
+/// the chunked one in the last layer's backward, where some are back.
 #[test]
 fn offload_is_told_by_the_peak() {
     let model = qwen("0.6B");
-    for (loss, length) in [(Loss::Full, 32 * 1024), (Loss::Chunked { rows: 256 }, 1024)] {
+    for (loss, length) in [(Loss::Full, 32 * 1024), (Loss::Chunked { rows: 256 }, 128 * 1024)] {
         let setting = setting(&model, Toggles { loss, ..toggles() });
         let without = setting.plan(length).unwrap();
         let changes = compare::changes(&setting, &without).unwrap();
@@ -122,7 +119,7 @@ fn offload_is_told_by_the_peak() {
         let moved = offload.plan.host_bytes();
         let saved = without.device_bytes() - offload.plan.device_bytes();
         assert_eq!(moved, 28 * length * 1024 * 2);
-        assert!(saved < moved, "{saved} of {moved}");
+        assert!(if loss == Loss::Full { saved == moved } else { saved < moved }, "{saved} of {moved}");
         let with = plan(&model, Toggles { loss, offload: Offload::Host, ..toggles() }, length);
         assert_eq!(with.device_bytes() + saved, without.device_bytes());
     }
@@ -176,7 +173,7 @@ fn sixteen_million_tokens_on_512_ranks() {
     // And all of it on one rank.
     let one = Toggles { tile: 1 << 16, loss: Loss::Chunked { rows: 4096 }, ..toggles() };
     let p = plan(&model, one, 16 * M);
-    assert_eq!(most(&p, Category::LayerInputs), (139 * 16 * M * 12_288 * 2) as f64 / GIB);
+    assert_eq!(most(&p, Category::LayerInputs), (138 * 16 * M * 12_288 * 2) as f64 / GIB);
 }
 
 /// The floors that the ceilings' measurements give by hand, within a tenth: Qwen3-4B with

@@ -80,12 +80,12 @@ impl Attempt {
         })
     }
 
-    /// The shortest length of a rung, which is refused: not even that fits.
+    /// The shortest length of a rung, which is refused if not even that fits. (It may be the
+    /// text that is too short: that is said where it is read.)
     fn refused(e: &Experiment, rung: &Rung, budget: u64) -> Result<Attempt> {
         let mut attempt = Attempt::new(e, rung, Purpose::Longest, rung.grid)?;
         let (toggles, length) = (&attempt.rung.toggles, attempt.length as usize);
         let (_, refusal) = plan_for(e.device.profile(), &e.model, toggles, Some(budget), length);
-        let refusal = refusal.err().map_or("it does not fit".to_string(), |error| error.to_string());
         let load = attempt.planned.timeline.iter().filter(|s| s.mark.phase == Phase::Load);
         let reason = match load.map(|s| s.device.total()).max() {
             Some(load) if load > budget => format!(
@@ -96,7 +96,7 @@ impl Attempt {
             ),
             _ => String::new(),
         };
-        attempt.refusal = Some(reason + &refusal);
+        attempt.refusal = refusal.err().map(|error| reason + &error.to_string());
         Ok(attempt)
     }
 

@@ -221,7 +221,7 @@ pub fn plans(ladder: &Ladder) -> Vec<String> {
 pub fn notes(ladder: &Ladder) -> Vec<String> {
     let (e, corpus) = (&ladder.experiment, &ladder.corpus);
     let mut notes = Vec::new();
-    for a in ladder.attempts.iter().filter(|a| a.purpose == Purpose::Longest) {
+    for a in ladder.attempts.iter().filter(|a| a.purpose == Purpose::Longest && a.refusal.is_none()) {
         if !a.rung.toggles.rope.covers(a.length) {
             notes.push(format!(
                 "{}: YaRN's factor × original length covers fewer tokens: raise the factor",
