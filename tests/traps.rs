@@ -239,9 +239,9 @@ fn sizes_beyond_32_bits_are_planned_in_full() {
     let (planned, result) = plan(&config, &full, None, 1 << 20);
     result.unwrap();
     let highest = |category| planned.timeline.iter().map(|s| s.device.of(category)).max().unwrap();
-    assert_eq!(highest(Category::LayerInputs), 3 * 4096 * 4 << 20);
+    assert_eq!(highest(Category::LayerInputs), (3 * 4096 * 4) << 20);
     // Logits, their f32 copy and its gradient, 4 bytes each on the CPU.
-    assert_eq!(highest(Category::Logits), 3 * 151_936 * 4 << 20);
+    assert_eq!(highest(Category::Logits), (3 * 151_936 * 4) << 20);
 }
 
 /// failures.md 44: chunked is chunked: no more logits than a chunk's ever exist.
