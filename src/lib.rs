@@ -2,6 +2,7 @@
 //! time, and shows what each costs.
 
 pub mod cli;
+pub mod columns;
 pub mod data;
 pub mod device;
 pub mod doctor;

@@ -58,6 +58,15 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
+/// Seconds with three digits that count, or as many as their whole part has: "0.0123", "38.1", "1240".
+pub fn format_seconds(seconds: f64) -> String {
+    if seconds == 0.0 {
+        return "0".to_string();
+    }
+    let digits = (2.0 - seconds.abs().log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{seconds:.digits$}")
+}
+
 /// Tokens with separators: "1,048,576".
 pub fn format_tokens(tokens: u64) -> String {
     let digits = tokens.to_string();

@@ -3,6 +3,8 @@
 mod common;
 mod doctor;
 mod loss;
+mod plan;
+mod plan_text;
 mod report;
 mod run;
 mod toggles;
@@ -33,6 +35,7 @@ const EXIT_CODES: &str = "Exit status: 0 done (runs that were expected not to fi
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Plan(plan::Plan),
     Report(report::Report),
     Verify(verify::Verify),
     Doctor(doctor::Doctor),
@@ -61,6 +64,7 @@ pub fn main() -> u8 {
     };
     let result = match cli.command.unwrap_or_else(|| Command::Run(run::Run::default())) {
         Command::Run(command) => run::run(&command),
+        Command::Plan(command) => plan::plan(&command),
         Command::Report(command) => report::report(&command),
         Command::Train(command) => train::train(&command),
         Command::Loss(command) => loss::loss(&command),

@@ -11,7 +11,7 @@ use super::common::on_interrupt;
 use crate::bad_input;
 use crate::ladder::experiment::Experiment;
 use crate::ladder::folder::{Folder, last_numbered};
-use crate::ladder::run::{Control, Ended, Ladder, notes};
+use crate::ladder::run::{Control, Ended, Ladder, notes, plans};
 use crate::ladder::{resume, validate};
 use crate::notice;
 use crate::record::Records;
@@ -146,6 +146,9 @@ pub fn run(command: &Run) -> Result<u8> {
     };
     folder.keep_experiment(&ladder.toml)?;
     let dir = folder.path.clone();
+    for plan in plans(&ladder) {
+        notice(&plan);
+    }
     for note in notes(&ladder) {
         notice(&format!("note: {note}"));
     }

@@ -8,17 +8,20 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use super::common::{on_interrupt, tokenizer};
-use super::toggles::{ToggleOptions, not_covered};
+use super::toggles::{ToggleOptions, host_room, not_covered};
 use crate::bad_input;
 use crate::data::{Corpus, given};
+use crate::device::dry::Profile;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::config::ModelConfig;
 use crate::model::layout::Slot;
 use crate::model::save::{Dtype, Model, save};
 use crate::notice;
 use crate::parallel::shard::WeightSource;
+use crate::plan::{Room, Setting};
 use crate::train::gathered::{Gathered, Tensors};
 use crate::train::step::{Cancelled, Optimizer, StepResult};
+use crate::train::toggles::Auto;
 use crate::train::world::{Job, Row, run_with};
 use crate::units::{format_tokens, parse_bytes, parse_tokens};
 
@@ -61,6 +64,13 @@ pub struct Train {
     /// Train beyond the model's own length without scaling its positions
     #[arg(long, conflicts_with = "yarn")]
     unscaled: bool,
+    /// Ranks that share the sequence
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ranks: usize,
+    /// Host memory that may hold kept activations, where the plan chooses [default: nine tenths
+    /// of what this machine gives]
+    #[arg(long, value_name = "BYTES")]
+    host: Option<String>,
     #[command(flatten)]
     toggles: ToggleOptions,
 }
@@ -150,7 +160,9 @@ pub fn train(command: &Train) -> Result<u8> {
         bad_input!("{}: it exists already; give another folder for the model", command.out.display());
     }
     let model = Checkpoint::open(&command.model)?;
-    let toggles = command.toggles.toggles(&model.config, &model.rope)?;
+    let (toggles, auto) = command.toggles.toggles(&model.config, &model.rope, command.ranks, Auto::default())?;
+    let budget = command.budget.as_deref().map(parse_bytes).transpose()?;
+    let (host, _) = host_room(&command.host, auto)?;
     let rows = rows(command, &model)?;
     let length = rows[0].ids.len() as u64;
     if let Some(wrong) = not_covered(&toggles.rope, &model.config, length) {
@@ -166,7 +178,15 @@ pub fn train(command: &Train) -> Result<u8> {
         max_gradient_norm: command.max_grad_norm,
         seed: command.seed,
     };
-    let budget = command.budget.as_deref().map(parse_bytes).transpose()?;
+    let room = Room { device: budget, host };
+    let plan = Setting { profile: Profile::CPU, model: &model.config, toggles, auto, room }.plan(length)?;
+    if !plan.over().none() {
+        bad_input!("{} tokens: {}; `ablation plan` says which toggle helps", format_tokens(length), plan.verdict());
+    }
+    let toggles = &plan.toggles;
+    if auto.any() {
+        notice(&format!("chosen: {}", toggles.describe_keep(model.config.num_hidden_layers)));
+    }
     notice(&format!(
         "{}: {} parameters, {} rows of {} tokens, {} steps",
         model.config.name,
@@ -179,7 +199,7 @@ pub fn train(command: &Train) -> Result<u8> {
     let cancelled = Arc::new(AtomicBool::new(false));
     let flag = cancelled.clone();
     on_interrupt(move || flag.swap(true, Relaxed))?;
-    let job = Job { config: &model.config, toggles: &toggles, optimizer, budget, rows: &rows, source: &model };
+    let job = Job { config: &model.config, toggles, optimizer, budget, rows: &rows, source: &model };
     let start = Instant::now();
     let first_norm = Mutex::new(None);
     let exploded = AtomicBool::new(false);

@@ -6,9 +6,11 @@ use anyhow::Result;
 
 use super::experiment::{Experiment, Rung};
 use crate::bad_input;
+use crate::memory::category::Category;
+use crate::memory::host::HostMemory;
 use crate::memory::ledger::Phase;
-use crate::plan::longest;
-use crate::train::world::{RankReport, plan};
+use crate::plan::{Room, Setting};
+use crate::train::world::{RankReport, plan_for};
 use crate::units::{format_bytes, format_tokens};
 
 /// What an attempt is for.
@@ -43,18 +45,89 @@ pub struct Attempt {
     pub steps: u32,
     /// The dry device's word, without a budget.
     pub planned: RankReport,
+    /// Why it is not started.
+    pub refusal: Option<String>,
+    /// Layers of the model.
+    layers: usize,
+}
+
+/// What is planned for a rung: on the experiment's device, within its budget and, where the
+/// plan chooses, within what this machine's memory gives.
+fn setting<'a>(e: &'a Experiment, rung: &Rung) -> Setting<'a> {
+    let host = if rung.auto.any() { HostMemory::here().map(|m| m.usable()) } else { None };
+    Setting {
+        profile: e.device.profile(),
+        model: &e.model,
+        toggles: rung.toggles.clone(),
+        auto: rung.auto,
+        room: Room { device: e.budget, host },
+    }
 }
 
 impl Attempt {
     fn new(e: &Experiment, rung: &Rung, purpose: Purpose, length: u64) -> Result<Attempt> {
-        let (planned, result) = plan(&e.model, &rung.toggles, None, length as usize);
-        result?;
+        let plan = setting(e, rung).plan(length)?;
         let steps = if purpose == Purpose::Longest { e.steps } else { e.curve_steps };
-        Ok(Attempt { rung: rung.clone(), purpose, length, steps, planned })
+        let rung = Rung { toggles: plan.toggles, ..rung.clone() };
+        Ok(Attempt {
+            rung,
+            purpose,
+            length,
+            steps,
+            planned: plan.rank,
+            refusal: None,
+            layers: e.model.num_hidden_layers,
+        })
+    }
+
+    /// The shortest length of a rung, which is refused if not even that fits. (It may be the
+    /// text that is too short: that is said where it is read.)
+    fn refused(e: &Experiment, rung: &Rung, budget: u64) -> Result<Attempt> {
+        let mut attempt = Attempt::new(e, rung, Purpose::Longest, rung.grid)?;
+        let (toggles, length) = (&attempt.rung.toggles, attempt.length as usize);
+        let (_, refusal) = plan_for(e.device.profile(), &e.model, toggles, Some(budget), length);
+        let load = attempt.planned.timeline.iter().filter(|s| s.mark.phase == Phase::Load);
+        let reason = match load.map(|s| s.device.total()).max() {
+            Some(load) if load > budget => format!(
+                "a budget of {} is too small for rung `{}`: weights, gradients and moments alone take {} a rank\n",
+                format_bytes(budget),
+                rung.name,
+                format_bytes(load)
+            ),
+            _ => String::new(),
+        };
+        attempt.refusal = refusal.err().map(|error| reason + &error.to_string());
+        Ok(attempt)
+    }
+
+    /// The plan in a line.
+    pub fn plan_line(&self, budget: Option<u64>) -> String {
+        let device = &self.planned.device;
+        let bytes = |c: &Category| device.bytes.of(*c);
+        let mut largest = Category::ALL.to_vec();
+        largest.sort_by_key(|c| std::cmp::Reverse(bytes(c)));
+        let largest: Vec<String> =
+            largest.iter().take(3).map(|c| format!("{} {}", c.label(), format_bytes(bytes(c)))).collect();
+        let of = budget.map_or(String::new(), |b| format!(" of {}", format_bytes(b)));
+        let chosen = match self.rung.auto.any() {
+            true => format!("; chosen: {}", self.rung.toggles.describe_keep(self.layers)),
+            false => String::new(),
+        };
+        format!(
+            "{}: {}{of} a rank at the peak, in {} ({}); {} in host memory{chosen}",
+            describe(self),
+            format_bytes(device.bytes.total()),
+            device.mark.phase.key(),
+            largest.join(", "),
+            format_bytes(self.planned.host.bytes.total())
+        )
     }
 
     /// FLOPs that the attempt takes by plan, over all ranks and steps.
     pub fn flops(&self) -> u64 {
+        if self.refusal.is_some() {
+            return 0;
+        }
         let steps = if self.purpose == Purpose::Beyond { 1 } else { u128::from(self.steps) };
         let all = self.planned.counts.flops() * self.rung.toggles.ranks as u128 * steps;
         u64::try_from(all).unwrap_or(u64::MAX)
@@ -79,31 +152,22 @@ pub fn attempts(e: &Experiment, text_tokens: u64) -> Result<Vec<Attempt>> {
             continue;
         };
         let most = rung.stop_at.unwrap_or(u64::MAX).min(text_tokens.next_multiple_of(rung.grid));
-        match longest(&e.model, &rung.toggles, budget, rung.grid, most) {
+        match setting(e, rung).longest(rung.grid, most)? {
             Some(length) => {
                 let beyond = (Some(length) != rung.stop_at).then_some(length + rung.grid);
                 add(&mut all, e, rung, length, beyond)?;
             }
-            None => {
-                has_room_for_weights(e, rung, budget)?;
-                all.push(Attempt::new(e, rung, Purpose::Beyond, rung.grid)?);
-            }
+            None => all.push(Attempt::refused(e, rung, budget)?),
         }
     }
+    none_starts(&all)?;
     Ok(all)
 }
 
-/// Refuses a budget that is used up before the first token.
-fn has_room_for_weights(e: &Experiment, rung: &Rung, budget: u64) -> Result<()> {
-    let (planned, _) = plan(&e.model, &rung.toggles, None, rung.grid as usize);
-    let load = planned.timeline.iter().filter(|s| s.mark.phase == Phase::Load).map(|s| s.device.total()).max();
-    match load {
-        Some(load) if load > budget => bad_input!(
-            "a budget of {} is too small for rung `{}`: weights, gradients and moments alone take {} a rank",
-            format_bytes(budget),
-            rung.name,
-            format_bytes(load)
-        ),
+/// Where not one attempt can start, that is the answer.
+pub(super) fn none_starts(attempts: &[Attempt]) -> Result<()> {
+    match attempts.first().and_then(|a| a.refusal.as_ref()) {
+        Some(reason) if attempts.iter().all(|a| a.refusal.is_some()) => bad_input!("{reason}"),
         _ => Ok(()),
     }
 }

@@ -5,11 +5,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use super::{file, validate};
 use crate::bad_input;
+use crate::device::dry::Profile;
 use crate::model::config::ModelConfig;
-use crate::train::toggles::Toggles;
+use crate::train::toggles::{Auto, Toggles};
 use crate::units::format_bytes;
 
 /// A ladder.
@@ -27,11 +29,32 @@ pub struct Experiment {
     pub learning_rate: f64,
     /// The global gradient norm is clipped to this.
     pub max_grad_norm: f64,
+    pub device: Device,
     /// Bytes that each rank may hold on its device.
     pub budget: Option<u64>,
     pub model: ModelConfig,
     pub text: Text,
     pub rungs: Vec<Rung>,
+}
+
+/// What an experiment is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    #[default]
+    Cpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
+
+impl Device {
+    /// What plans depend on.
+    pub fn profile(self) -> Profile {
+        match self {
+            Device::Cpu => Profile::CPU,
+            Device::Cuda => Profile::GPU,
+        }
+    }
 }
 
 /// What the sequences are made of.
@@ -58,6 +81,8 @@ pub struct Rung {
     /// What it adds, in a line.
     pub adds: String,
     pub toggles: Toggles,
+    /// Toggles that the plan chooses at each length.
+    pub auto: Auto,
     /// Lengths tried are multiples of this many tokens.
     pub grid: u64,
     /// The rung stops at this length even if longer ones would fit.
@@ -70,7 +95,11 @@ pub struct Rung {
 const LONGEST_FILE: u64 = 16 << 20;
 
 /// Experiments in the program.
-const BUILT_IN: [(&str, &str); 1] = [("small", include_str!("../../experiments/small.toml"))];
+const BUILT_IN: [(&str, &str); 3] = [
+    ("small", include_str!("../../experiments/small.toml")),
+    ("guide", include_str!("../../experiments/guide.toml")),
+    ("node8", include_str!("../../experiments/node8.toml")),
+];
 
 impl Experiment {
     /// A built-in experiment by name, else a file.

@@ -1,18 +1,15 @@
 //! The TOML of an experiment file.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::experiment::{Experiment, Rung, Text, TextSource};
+use super::count::{BYTES, Count, TOKENS};
+use super::experiment::{Device, Experiment, Rung, Text, TextSource};
+use super::toggles_file::{TogglesFile, resolve, spell};
 use crate::bad_input;
 use crate::model::config::ModelConfig;
-use crate::model::rope::{Rope, Yarn};
-use crate::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload, Toggles};
-use crate::units::{parse_bytes, parse_tokens};
 
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +27,8 @@ struct ExperimentFile {
     learning_rate: f64,
     #[serde(default = "one")]
     max_grad_norm: f64,
+    #[serde(default)]
+    device: Device,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Count<BYTES>>,
     model: ModelConfig,
@@ -75,94 +74,6 @@ struct RungFile {
     toggles: TogglesFile,
 }
 
-/// Toggles that are set; the rest is from `[toggles]`, then the defaults.
-#[derive(Deserialize, Serialize, Default, Clone)]
-#[serde(deny_unknown_fields)]
-struct TogglesFile {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss: Option<LossKind>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    chunk_rows: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keep: Option<Keep>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    offload: Option<Offload>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    every: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tile: Option<Count<TOKENS>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cp: Option<ContextParallel>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ranks: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    moments: Option<Moments>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    yarn: Option<YarnFile>,
-}
-
-#[derive(Deserialize, Serialize, Clone, Copy, PartialEq)]
-#[serde(rename_all = "lowercase")]
-enum LossKind {
-    Full,
-    Chunked,
-}
-
-/// YaRN's parameters; theta is the model's own.
-#[derive(Deserialize, Serialize, Clone)]
-#[serde(deny_unknown_fields)]
-struct YarnFile {
-    factor: f64,
-    original: Count<TOKENS>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    beta_fast: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    beta_slow: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    truncate: Option<bool>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    attention_factor: Option<f64>,
-}
-
-const BYTES: bool = false;
-const TOKENS: bool = true;
-
-/// A count that may be written with a unit: bytes ("80GiB") or tokens ("160k").
-#[derive(Clone, Copy)]
-struct Count<const KIND: bool>(u64);
-
-impl<const KIND: bool> Serialize for Count<KIND> {
-    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_u64(self.0)
-    }
-}
-
-impl<'de, const KIND: bool> Deserialize<'de> for Count<KIND> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct CountVisitor<const KIND: bool>;
-        impl<const KIND: bool> Visitor<'_> for CountVisitor<KIND> {
-            type Value = Count<KIND>;
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str(if KIND == TOKENS { "tokens (1M, 160k or 32768)" } else { "bytes (80GiB or 1048576)" })
-            }
-            fn visit_i64<E: de::Error>(self, v: i64) -> Result<Self::Value, E> {
-                match u64::try_from(v) {
-                    Ok(v) if v > 0 => Ok(Count(v)),
-                    _ => Err(E::custom(format!("{v} is not positive"))),
-                }
-            }
-            fn visit_u64<E: de::Error>(self, v: u64) -> Result<Self::Value, E> {
-                if v > 0 { Ok(Count(v)) } else { Err(E::custom("0 is not positive")) }
-            }
-            fn visit_str<E: de::Error>(self, v: &str) -> Result<Self::Value, E> {
-                let count = if KIND == TOKENS { parse_tokens(v) } else { parse_bytes(v) };
-                count.map(Count).map_err(E::custom)
-            }
-        }
-        d.deserialize_any(CountVisitor)
-    }
-}
-
 /// Nesting beyond this is refused before the parser, which recurses, sees it.
 const DEEPEST: usize = 64;
 
@@ -203,14 +114,15 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
     let theta = file.model.rope_theta;
     let mut rungs = Vec::new();
     for rung in file.rung {
-        let toggles = match resolve(&file.toggles, rung.toggles, theta) {
-            Ok(toggles) => toggles,
+        let (toggles, auto) = match resolve(&file.toggles, rung.toggles, theta) {
+            Ok(resolved) => resolved,
             Err(error) => bad_input!("{name}: rung `{}`: {error}", rung.name),
         };
         rungs.push(Rung {
             name: rung.name,
             adds: rung.adds,
             toggles,
+            auto,
             grid: rung.grid.0,
             stop_at: rung.stop_at.map(|c| c.0),
             curve: rung.curve.into_iter().map(|c| c.0).collect(),
@@ -225,6 +137,7 @@ pub(super) fn parse(text: &str, name: &str, folder: &Path) -> Result<Experiment>
         curve_steps: file.curve_steps.unwrap_or(file.steps),
         learning_rate: file.learning_rate,
         max_grad_norm: file.max_grad_norm,
+        device: file.device,
         budget: file.budget.map(|b| b.0),
         model: file.model,
         text,
@@ -270,45 +183,6 @@ fn with_nearest(message: &str) -> String {
     }
 }
 
-/// A rung's toggles: its own, then the file's, then the defaults.
-fn resolve(defaults: &TogglesFile, own: TogglesFile, theta: f64) -> Result<Toggles> {
-    let loss = own.loss.or(defaults.loss).unwrap_or(LossKind::Chunked);
-    if own.chunk_rows.is_some() && loss == LossKind::Full {
-        bad_input!(
-            "chunk_rows is given with loss = \"full\": it would be ignored; take it away or set loss = \"chunked\""
-        );
-    }
-    let loss = match loss {
-        LossKind::Full => Loss::Full,
-        // The guide's chunk.
-        LossKind::Chunked => Loss::Chunked { rows: own.chunk_rows.or(defaults.chunk_rows).unwrap_or(256) },
-    };
-    let rope = match own.yarn.or_else(|| defaults.yarn.clone()) {
-        None => Rope::Default { theta },
-        Some(y) => {
-            let usual = Yarn::new(theta, y.factor, y.original.0);
-            Rope::Yarn(Yarn {
-                beta_fast: y.beta_fast.unwrap_or(usual.beta_fast),
-                beta_slow: y.beta_slow.unwrap_or(usual.beta_slow),
-                truncate: y.truncate.unwrap_or(usual.truncate),
-                attention_factor: y.attention_factor,
-                ..usual
-            })
-        }
-    };
-    Ok(Toggles {
-        loss,
-        rope,
-        keep: own.keep.or(defaults.keep).unwrap_or(Keep::Inputs),
-        offload: own.offload.or(defaults.offload).unwrap_or(Offload::None),
-        every: own.every.or(defaults.every).unwrap_or(1),
-        tile: own.tile.or(defaults.tile).map_or(4096, |t| t.0 as usize),
-        cp: own.cp.or(defaults.cp).unwrap_or(ContextParallel::None),
-        ranks: own.ranks.or(defaults.ranks).unwrap_or(1),
-        moments: own.moments.or(defaults.moments).unwrap_or(Moments::Bf16),
-    })
-}
-
 /// Writes an experiment; see [`Experiment::to_toml`].
 pub(super) fn write(experiment: &Experiment) -> Result<String> {
     let e = experiment.clone();
@@ -322,7 +196,7 @@ pub(super) fn write(experiment: &Experiment) -> Result<String> {
         grid: Count(r.grid),
         stop_at: r.stop_at.map(Count),
         curve: r.curve.into_iter().map(Count).collect(),
-        toggles: spell(&r.toggles),
+        toggles: spell(&r.toggles, r.auto),
     };
     let file = ExperimentFile {
         name: e.name,
@@ -333,6 +207,7 @@ pub(super) fn write(experiment: &Experiment) -> Result<String> {
         curve_steps: Some(e.curve_steps),
         learning_rate: e.learning_rate,
         max_grad_norm: e.max_grad_norm,
+        device: e.device,
         budget: e.budget.map(Count),
         model: e.model,
         text: TextFile { books, files, tokenizer: e.text.tokenizer },
@@ -340,35 +215,4 @@ pub(super) fn write(experiment: &Experiment) -> Result<String> {
         rung: e.rungs.into_iter().map(rung).collect(),
     };
     Ok(toml::to_string(&file)?)
-}
-
-/// All toggles written out.
-fn spell(t: &Toggles) -> TogglesFile {
-    let (loss, chunk_rows) = match t.loss {
-        Loss::Full => (LossKind::Full, None),
-        Loss::Chunked { rows } => (LossKind::Chunked, Some(rows)),
-    };
-    let yarn = match &t.rope {
-        Rope::Default { .. } => None,
-        Rope::Yarn(y) => Some(YarnFile {
-            factor: y.factor,
-            original: Count(y.original),
-            beta_fast: Some(y.beta_fast),
-            beta_slow: Some(y.beta_slow),
-            truncate: Some(y.truncate),
-            attention_factor: y.attention_factor,
-        }),
-    };
-    TogglesFile {
-        loss: Some(loss),
-        chunk_rows,
-        keep: Some(t.keep),
-        offload: Some(t.offload),
-        every: Some(t.every),
-        tile: Some(Count(t.tile as u64)),
-        cp: Some(t.cp),
-        ranks: Some(t.ranks),
-        moments: Some(t.moments),
-        yarn,
-    }
 }

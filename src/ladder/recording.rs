@@ -6,9 +6,9 @@ use super::attempt::Attempt;
 use super::run::{Ladder, status};
 use crate::model::rope::Rope;
 use crate::parallel::split;
-use crate::record::run::{PositionBand, Run, TimelinePoint};
+use crate::record::run::{PositionBand, Run, Status, TimelinePoint};
 use crate::train::bands::bands;
-use crate::train::toggles::{ContextParallel, Keep, Loss, Moments, Offload};
+use crate::train::toggles::{Keep, Loss, Offload};
 use crate::train::world::{Outcome, RankReport};
 
 /// What an attempt left, and what was measured of it from outside.
@@ -71,10 +71,17 @@ pub(super) fn record(
 ) -> (Run, Vec<TimelinePoint>, Vec<PositionBand>) {
     let (e, machine) = (&ladder.experiment, &ladder.machine);
     let (outcome, toggles, model) = (&measured.outcome, &attempt.rung.toggles, &e.model);
-    let (status, reason) = status(outcome.error.as_ref());
-    // A world has at least one rank.
+    let (status, reason) = match &attempt.refusal {
+        Some(reason) => (Status::Refused, reason.clone()),
+        None => status(outcome.error.as_ref()),
+    };
     let fullest = |r: &&RankReport| r.device.bytes.total();
-    let fullest = outcome.ranks.iter().max_by_key(fullest).unwrap_or(&attempt.planned);
+    // Without a rank nothing ran and nothing was held.
+    let nothing = RankReport::default();
+    let fullest = outcome.ranks.iter().max_by_key(fullest).unwrap_or(&nothing);
+    let layers = model.num_hidden_layers;
+    let kept = layers - toggles.keep.attention_from(layers);
+    let (host_inputs, host_attention) = toggles.offload.layers();
     let yarn = match &toggles.rope {
         Rope::Yarn(yarn) => Some(yarn),
         Rope::Default { .. } => None,
@@ -95,16 +102,14 @@ pub(super) fn record(
         yarn_original_tokens: yarn.map(|y| y.original),
         keep: if toggles.keep == Keep::Inputs { "inputs" } else { "attention" }.to_string(),
         offload: if toggles.offload == Offload::None { "none" } else { "host" }.to_string(),
+        keep_attention_layers: Some(kept as u32),
+        offload_input_layers: Some(host_inputs.min(layers) as u32),
+        offload_attention_layers: Some(host_attention.min(kept) as u32),
         every: toggles.every as u32,
         tile_tokens: toggles.tile as u64,
-        context_parallel: match toggles.cp {
-            ContextParallel::None => "none",
-            ContextParallel::Ring => "ring",
-            ContextParallel::Ulysses => "ulysses",
-        }
-        .to_string(),
+        context_parallel: toggles.cp.key().to_string(),
         ranks: toggles.ranks as u32,
-        moments: if toggles.moments == Moments::Bf16 { "bf16" } else { "f32" }.to_string(),
+        moments: toggles.moments.key().to_string(),
         learning_rate: e.learning_rate,
         model: model.name.clone(),
         layers: model.num_hidden_layers as u32,
@@ -134,6 +139,8 @@ pub(super) fn record(
         peak_host_bytes: fullest.host.bytes.total(),
         at_peak_host: fullest.host.bytes,
         predicted_peak_device_bytes: attempt.planned.device.bytes.total(),
+        predicted_at_peak_device: Some(attempt.planned.device.bytes),
+        predicted_at_peak_host: Some(attempt.planned.host.bytes),
         predicted_peak_host_bytes: attempt.planned.host.bytes.total(),
         peak_process_ledger_bytes: outcome.process_peak,
         peak_process_measured_bytes: measured.process_peak,

@@ -7,14 +7,15 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
-use super::attempt::{Attempt, Purpose, attempts, describe};
-use super::experiment::{Experiment, TextSource};
+use super::attempt::{Attempt, Purpose, attempts, describe, none_starts};
+use super::experiment::{Device, Experiment, TextSource};
 use super::machine::{Machine, sha256};
 use super::recording::{Measured, record};
 use super::resume;
 use crate::bad_input;
 use crate::data::{Corpus, Tokenizer, books};
 use crate::memory::allocator;
+use crate::memory::category::Category;
 use crate::memory::host::HostMemory;
 use crate::memory::ledger::OutOfMemory;
 use crate::model::init::SeededWeights;
@@ -23,7 +24,7 @@ use crate::progress;
 use crate::record::Records;
 use crate::record::run::{Run, Status};
 use crate::train::step::{Cancelled, Optimizer};
-use crate::train::world::{Job, Progress, Row, run};
+use crate::train::world::{Job, Outcome, Progress, Row, run};
 use crate::units::format_bytes;
 
 /// A ladder, ready to run.
@@ -92,42 +93,57 @@ fn corpus(e: &Experiment, attempts: &[Attempt]) -> Result<Corpus> {
             tokenizer.vocab_size()
         );
     }
-    let needed = attempts.iter().map(|a| (a.length as usize).saturating_mul(a.steps as usize)).max();
+    let started = || attempts.iter().filter(|a| a.refusal.is_none());
+    let needed = started().map(|a| (a.length as usize).saturating_mul(a.steps as usize)).max();
     let corpus = match &e.text.source {
         TextSource::Books(names) => Corpus::books(names, &tokenizer, needed)?,
         TextSource::Files(paths) => Corpus::files(paths, &tokenizer, needed)?,
     };
     // Too short a text is said before anything runs.
-    attempts.iter().try_for_each(|a| corpus.row(a.length as usize, 0).map(|_| ()))?;
+    started().try_for_each(|a| corpus.row(a.length as usize, 0).map(|_| ()))?;
     Ok(corpus)
 }
 
 /// Refuses attempts that would take more than the machine has: all ranks of a run are in
 /// this process, their devices and what they keep in host memory alike.
-fn fit_the_host(attempts: &[Attempt], limit: u64) -> Result<()> {
+fn fit_the_host(attempts: &mut [Attempt], limit: u64) {
     for a in attempts {
         let rank = a.planned.device.bytes.total() + a.planned.host.bytes.total();
         let all = rank.saturating_mul(a.rung.toggles.ranks as u64);
-        if all > limit {
-            bad_input!(
+        if all > limit && a.refusal.is_none() {
+            let mut reason = format!(
                 "{}: its {} ranks would take {} of this machine's memory, of which this process may have {}: lower \
-                 the budget or stop_at, or run the other rungs with --only",
+                 the budget or stop_at, or run the other rungs with --only; a rank would hold:",
                 describe(a),
                 a.rung.toggles.ranks,
                 format_bytes(all),
                 format_bytes(limit)
             );
+            for (place, held) in [("device", &a.planned.device.bytes), ("host", &a.planned.host.bytes)] {
+                for category in Category::ALL.into_iter().filter(|c| held.of(*c) > 0) {
+                    let bytes = format_bytes(held.of(category));
+                    reason += &format!("\n  {:<28} {bytes:>12}", format!("{} ({place})", category.label()));
+                }
+            }
+            a.refusal = Some(reason);
         }
     }
-    Ok(())
 }
 
 impl Ladder {
     /// Plans an experiment's attempts and reads its text.
     pub fn new(experiment: Experiment) -> Result<Ladder> {
-        let attempts = attempts(&experiment, text_bytes(&experiment)?)?;
+        if experiment.device == Device::Cuda {
+            bad_input!(
+                "experiment `{}` is for GPUs, and this version computes on the CPU: plan it with `ablation plan`, or \
+                 set device = \"cpu\"",
+                experiment.name
+            );
+        }
+        let mut attempts = attempts(&experiment, text_bytes(&experiment)?)?;
         if let Some(memory) = HostMemory::here() {
-            fit_the_host(&attempts, memory.limit())?;
+            fit_the_host(&mut attempts, memory.limit());
+            none_starts(&attempts)?;
         }
         let corpus = corpus(&experiment, &attempts)?;
         let ids: Vec<u8> = corpus.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
@@ -164,7 +180,10 @@ impl Ladder {
             let before = bar.position();
             let per_step = attempt.flops() / 1_000 / u64::from(attempt.steps);
             let progress = |step: usize, _: &_| bar.set_position(before + per_step * (step as u64 + 1));
-            let measured = one(self, attempt, &control.cancelled, &progress)?;
+            let measured = match attempt.refusal {
+                Some(_) => nothing(),
+                None => one(self, attempt, &control.cancelled, &progress)?,
+            };
             bar.set_position(before + attempt.flops() / 1_000);
             if measured.outcome.error.as_ref().is_some_and(|e| e.is::<Cancelled>()) {
                 ended.cancelled = true;
@@ -199,9 +218,9 @@ fn expected(purpose: &str) -> Status {
     if purpose == Purpose::Beyond.key() { Status::OutOfMemory } else { Status::Ok }
 }
 
-/// Whether a run ended as the plan said.
+/// Whether a run ended as the plan said; what was refused did not begin.
 pub(super) fn as_planned(run: &Run) -> bool {
-    run.status == expected(&run.purpose)
+    run.status == expected(&run.purpose) || run.status == Status::Refused
 }
 
 /// Rows of the attempt's length that the text has.
@@ -209,11 +228,21 @@ fn whole_rows(corpus: &Corpus, attempt: &Attempt) -> usize {
     corpus.ids.len() / attempt.length as usize
 }
 
+/// The plan of each rung at its longest length, a line each; and what is refused.
+pub fn plans(ladder: &Ladder) -> Vec<String> {
+    let line = |a: &Attempt| match &a.refusal {
+        Some(reason) => Some(format!("refused: {}: {}", describe(a), reason.lines().next().unwrap_or_default())),
+        None if a.purpose == Purpose::Longest => Some(format!("plan: {}", a.plan_line(ladder.experiment.budget))),
+        None => None,
+    };
+    ladder.attempts.iter().filter_map(line).collect()
+}
+
 /// What a user should know of the attempts before they run.
 pub fn notes(ladder: &Ladder) -> Vec<String> {
     let (e, corpus) = (&ladder.experiment, &ladder.corpus);
     let mut notes = Vec::new();
-    for a in ladder.attempts.iter().filter(|a| a.purpose == Purpose::Longest) {
+    for a in ladder.attempts.iter().filter(|a| a.purpose == Purpose::Longest && a.refusal.is_none()) {
         if !a.rung.toggles.rope.covers(a.length) {
             notes.push(format!(
                 "{}: YaRN's factor × original length covers fewer tokens: raise the factor",
@@ -231,6 +260,12 @@ pub fn notes(ladder: &Ladder) -> Vec<String> {
         }
     }
     notes
+}
+
+/// What an attempt leaves that is not started.
+fn nothing() -> Measured {
+    let outcome = Outcome { steps: Vec::new(), ranks: Vec::new(), process_peak: 0, left_bytes: 0, error: None };
+    Measured { outcome, started: SystemTime::now(), process_peak: 0 }
 }
 
 /// Runs one attempt and measures it from outside.
@@ -275,14 +310,22 @@ mod tests {
     fn attempts_beyond_the_machines_memory_are_refused() {
         let mut e = Experiment::load("small").unwrap();
         e.rungs.retain(|r| r.name == "offload" || r.name == "ulysses");
-        let attempts = attempts(&e, 1 << 22).unwrap();
+        let mut attempts = attempts(&e, 1 << 22).unwrap();
         let needs =
             |a: &Attempt| (a.planned.device.bytes.total() + a.planned.host.bytes.total()) * a.rung.toggles.ranks as u64;
         let most = attempts.iter().map(needs).max().unwrap();
         assert!(attempts.iter().any(|a| a.planned.host.bytes.total() > 0));
-        fit_the_host(&attempts, most).unwrap();
-        let error = fit_the_host(&attempts, most - 1).unwrap_err();
+        fit_the_host(&mut attempts, most);
+        assert!(attempts.iter().all(|a| a.refusal.is_none()));
+        fit_the_host(&mut attempts, most - 1);
+        none_starts(&attempts).unwrap();
+        let refused: Vec<&Attempt> = attempts.iter().filter(|a| a.refusal.is_some()).collect();
+        assert_eq!(refused.len(), 1);
+        let reason = refused[0].refusal.as_deref().unwrap();
+        assert!(reason.contains("ulysses at 6,144 tokens: its 4 ranks would take"), "{reason}");
+        assert!(reason.contains("layer inputs (host)") && reason.contains("weights (device)"), "{reason}");
+        fit_the_host(&mut attempts, 1);
+        let error = none_starts(&attempts).unwrap_err();
         assert!(error.is::<crate::error::BadInput>());
-        assert!(error.to_string().contains("ulysses at 6,144 tokens: its 4 ranks would take"), "{error}");
     }
 }

@@ -6,12 +6,10 @@ use anyhow::Result;
 
 use super::experiment::{Experiment, Rung, TextSource};
 use crate::bad_input;
-use crate::model::block::SHORTEST_TILE;
 use crate::model::config::ModelConfig;
-use crate::train::toggles::{ContextParallel, Loss, Toggles};
 
 /// Beyond this many tokens positions leave 32 bits.
-const LONGEST: u64 = 1 << 31;
+pub const LONGEST: u64 = 1 << 31;
 
 /// More rungs fit on no page.
 const MOST_RUNGS: usize = 200;
@@ -66,47 +64,8 @@ pub fn experiment(e: &Experiment) -> Result<()> {
     Ok(())
 }
 
-/// Says what is wrong with a setting for a model; returns the pieces into which it splits
-/// a sequence, of which lengths must be multiples.
-pub fn toggles(t: &Toggles, model: &ModelConfig) -> Result<u64> {
-    t.rope.validate()?;
-    if t.ranks == 0 || t.ranks > 512 {
-        bad_input!("ranks = {}: from 1 to 512", t.ranks);
-    }
-    if let Loss::Chunked { rows } = t.loss
-        && rows < SHORTEST_TILE
-    {
-        bad_input!("chunk_rows = {rows}: at least {SHORTEST_TILE}");
-    }
-    if t.tile < SHORTEST_TILE {
-        bad_input!("tile = {}: at least {SHORTEST_TILE} tokens", t.tile);
-    }
-    if t.every == 0 || t.every > model.num_hidden_layers {
-        bad_input!("every = {}: from 1 to the model's {} layers", t.every, model.num_hidden_layers);
-    }
-    let (heads, kv_heads) = (model.num_attention_heads, model.num_key_value_heads);
-    Ok(match t.cp {
-        ContextParallel::None if t.ranks > 1 => {
-            bad_input!(
-                "ranks = {} with cp = \"none\": nothing would be split; set cp = \"ring\" or \"ulysses\"",
-                t.ranks
-            )
-        }
-        ContextParallel::None => 1,
-        _ if t.ranks == 1 => bad_input!("cp is set but ranks = 1: set ranks, or cp = \"none\""),
-        ContextParallel::Ring => 2 * t.ranks,
-        ContextParallel::Ulysses if !heads.is_multiple_of(t.ranks) => {
-            bad_input!("ulysses shares {heads} attention heads out over ranks: {} does not divide them", t.ranks)
-        }
-        ContextParallel::Ulysses if !kv_heads.is_multiple_of(t.ranks) && !t.ranks.is_multiple_of(kv_heads) => {
-            bad_input!("ulysses: {kv_heads} KV heads and {} ranks: one must divide the other", t.ranks)
-        }
-        ContextParallel::Ulysses => t.ranks,
-    } as u64)
-}
-
 fn rung(r: &Rung, model: &ModelConfig) -> Result<()> {
-    let pieces = toggles(&r.toggles, model)?;
+    let pieces = r.toggles.validate(model)?;
     if r.grid == 0 || r.grid >= LONGEST {
         bad_input!("grid = {}: from 1 to {} tokens", r.grid, LONGEST - 1);
     }

@@ -30,6 +30,12 @@ impl HostMemory {
         (total > 0).then_some(known)
     }
 
+    /// What may be planned with where nothing else is said: nine tenths of the most that this
+    /// process may have.
+    pub fn usable(&self) -> u64 {
+        self.limit() / 10 * 9
+    }
+
     /// The most that this process may have.
     pub fn limit(&self) -> u64 {
         self.cgroup.unwrap_or(self.total)

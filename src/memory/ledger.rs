@@ -21,8 +21,9 @@ pub enum Place {
 }
 
 /// A part of the step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
+    #[default]
     Load,
     Forward,
     Loss,
@@ -44,7 +45,7 @@ impl Phase {
 }
 
 /// Where in the run a rank is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mark {
     /// Step, from 0.
     pub step: u32,
@@ -64,7 +65,7 @@ pub struct Segment {
 }
 
 /// The highest moment of a whole run at one place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Peak {
     /// Bytes at that moment, by category.
     pub bytes: Bytes,

@@ -37,8 +37,15 @@ const MODELS: [Sizes; 6] = sizes! {
     "Qwen/Qwen3-32B": 5120, 25_600, 64, 64, false, 32_762_123_264;
 };
 
-/// Where the sizes are from.
-pub const SOURCE: &str = "huggingface.co/<id>/blob/main/config.json";
+/// Where a model's sizes are from: the page of a published one, else the file that it is named after.
+pub fn source(model: &ModelConfig) -> String {
+    match find(&model.name) {
+        Some(published) if published == *model => {
+            format!("https://huggingface.co/{}/blob/main/config.json", model.name)
+        }
+        _ => model.name.clone(),
+    }
+}
 
 /// The names, from the smallest on.
 pub fn ids() -> impl Iterator<Item = &'static str> {

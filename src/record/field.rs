@@ -133,6 +133,30 @@ impl Field for Bytes {
     }
 }
 
+/// A column for each category, null where it isn't known.
+impl Field for Option<Bytes> {
+    fn columns(name: &str, values: Vec<&Self>) -> Vec<Column> {
+        let column = |category: Category| {
+            let values: Vec<Option<u64>> = values.iter().map(|b| b.map(|b| b.of(category))).collect();
+            Column::new(format!("{name}_{}_bytes", category.key()).into(), values)
+        };
+        Category::ALL.into_iter().map(column).collect()
+    }
+    fn read(table: &DataFrame, name: &str) -> Result<Vec<Self>> {
+        let mut rows = vec![Some(Bytes::default()); table.height()];
+        for category in Category::ALL {
+            let values = Option::<u64>::read(table, &format!("{name}_{}_bytes", category.key()))?;
+            for (row, value) in rows.iter_mut().zip(values) {
+                *row = row.zip(value).map(|(mut bytes, value)| {
+                    bytes.0[category as usize] = value;
+                    bytes
+                });
+            }
+        }
+        Ok(rows)
+    }
+}
+
 /// Describes a table: for each field of `$row` its column, or its columns' prefix.
 macro_rules! table {
     ($row:ident, $write:ident, $read:ident, { $($field:ident => $column:literal),* $(,)? }) => {

@@ -5,19 +5,22 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter, SerReader};
+use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter, Scalar, SerReader};
 
 use super::field::{Field, table};
 use super::guard::guarded;
 use super::run::{PositionBand, Run, TimelinePoint};
 use super::{Records, plausible};
 use crate::bad_input;
+use crate::memory::category::Category;
 
 table!(Run, runs, read_runs, {
     run => "run", experiment => "experiment", rung => "rung", purpose => "purpose",
     status => "status", reason => "reason",
     loss_kind => "loss_kind", loss_chunk_rows => "loss_chunk_rows", rope => "rope", yarn_factor => "yarn_factor",
-    yarn_original_tokens => "yarn_original_tokens", keep => "keep", offload => "offload", every => "every",
+    yarn_original_tokens => "yarn_original_tokens", keep => "keep",
+    keep_attention_layers => "keep_attention_layers", offload => "offload",
+    offload_input_layers => "offload_input_layers", offload_attention_layers => "offload_attention_layers", every => "every",
     tile_tokens => "tile_tokens", context_parallel => "context_parallel", ranks => "ranks", moments => "moments",
     learning_rate => "learning_rate",
     model => "model", layers => "layers", hidden_size => "hidden_size", intermediate_size => "intermediate_size",
@@ -31,7 +34,8 @@ table!(Run, runs, read_runs, {
     peak_phase => "peak_phase", peak_layer => "peak_layer",
     peak_host_bytes => "peak_host_bytes", at_peak_host => "at_peak_host",
     predicted_peak_device_bytes => "predicted_peak_device_bytes",
-    predicted_peak_host_bytes => "predicted_peak_host_bytes",
+    predicted_at_peak_device => "predicted_at_peak_device",
+    predicted_peak_host_bytes => "predicted_peak_host_bytes", predicted_at_peak_host => "predicted_at_peak_host",
     peak_process_ledger_bytes => "peak_process_ledger_bytes",
     peak_process_measured_bytes => "peak_process_measured_bytes",
     model_flops => "model_flops", hardware_flops => "hardware_flops",
@@ -51,8 +55,34 @@ table!(PositionBand, positions, read_positions, {
     mean_loss => "mean_loss_nats",
 });
 
-/// Columns of texts that came after the first records were kept: where a file lacks one, it reads as null.
-const ADDED_TO_RUNS: [&str; 3] = ["store_path", "tokens_sha256", "program_sha256"];
+/// A column that came after the first records were kept, as it reads where a file lacks it.
+struct Added {
+    name: String,
+    value: Scalar,
+}
+
+fn null(name: impl Into<String>, dtype: DataType) -> Added {
+    Added { name: name.into(), value: Scalar::null(dtype) }
+}
+
+/// What driver and libraries held, before there was such a category: nothing.
+fn no_fixed(places: &[&str]) -> Vec<Added> {
+    let name = |place| format!("{place}_{}_bytes", Category::Fixed.key());
+    places.iter().map(|place| Added { name: name(place), value: Scalar::from(0u64) }).collect()
+}
+
+fn added_to_runs() -> Vec<Added> {
+    let texts = ["store_path", "tokens_sha256", "program_sha256"].map(|name| null(name, DataType::String));
+    let layers = ["keep_attention_layers", "offload_input_layers", "offload_attention_layers"];
+    let mut added = no_fixed(&["at_peak_device", "at_peak_host"]);
+    added.extend(texts);
+    added.extend(layers.map(|name| null(name, DataType::UInt32)));
+    for place in ["predicted_at_peak_device", "predicted_at_peak_host"] {
+        let name = |category: Category| format!("{place}_{}_bytes", category.key());
+        added.extend(Category::ALL.map(|category| null(name(category), DataType::UInt64)));
+    }
+    added
+}
 
 /// Names of the files.
 pub const FILES: [&str; 3] = ["timeline.parquet", "positions.parquet", "runs.parquet"];
@@ -97,9 +127,9 @@ impl Records {
     /// the program was killed while it wrote, are left out.
     pub fn read(dir: &Path) -> Result<Records> {
         let mut records = Records {
-            timeline: read(&dir.join(FILES[0]), &[], read_timeline)?,
+            timeline: read(&dir.join(FILES[0]), &no_fixed(&["device", "host"]), read_timeline)?,
             positions: read(&dir.join(FILES[1]), &[], read_positions)?,
-            runs: read(&dir.join(FILES[2]), &ADDED_TO_RUNS, read_runs)?,
+            runs: read(&dir.join(FILES[2]), &added_to_runs(), read_runs)?,
         };
         if let Err(problem) = plausible::check(&records) {
             bad_input!(
@@ -136,7 +166,7 @@ fn write_table(dir: &Path, file: &str, mut table: DataFrame) -> Result<()> {
     })
 }
 
-fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
+fn read<R>(path: &Path, added: &[Added], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
     let missing = |problem: String| {
         let others = FILES.iter().any(|file| path.with_file_name(file).is_file());
         let advice = match others {
@@ -156,9 +186,9 @@ fn read<R>(path: &Path, added: &[&str], rows: impl FnOnce(&DataFrame) -> Result<
     };
     let parsed = guarded(path, bytes, || {
         let mut table = ParquetReader::new(file).finish()?;
-        for name in added {
+        for Added { name, value } in added {
             if table.column(name).is_err() {
-                table.with_column(Column::full_null((*name).into(), table.height(), &DataType::String))?;
+                table.with_column(Column::new_scalar(name.as_str().into(), value.clone(), table.height()))?;
             }
         }
         anyhow::Ok((rows(&table), table.height()))

@@ -1,6 +1,6 @@
 //! What one run leaves behind, as plain data: the rows of the three Parquet files.
 
-use crate::memory::category::Bytes;
+use crate::memory::category::{Bytes, Category};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +57,14 @@ pub struct Run {
     pub yarn_original_tokens: Option<u64>,
     /// `inputs` or `attention`.
     pub keep: String,
+    /// Layers that keep their attention output; none in records from before it was kept.
+    pub keep_attention_layers: Option<u32>,
     /// `none` or `host`.
     pub offload: String,
+    /// Layers whose input goes to host memory, as far as it is a checkpoint.
+    pub offload_input_layers: Option<u32>,
+    /// Layers whose attention output goes to host memory.
+    pub offload_attention_layers: Option<u32>,
     /// A checkpoint every this many layers.
     pub every: u32,
     /// Tokens that row-wise operations take at once.
@@ -123,8 +129,12 @@ pub struct Run {
     pub at_peak_host: Bytes,
     /// The plan's peak on the device, bytes (dry device, same step).
     pub predicted_peak_device_bytes: u64,
+    /// What the plan holds on the device at its peak, by category; none in records from before it was kept.
+    pub predicted_at_peak_device: Option<Bytes>,
     /// The plan's peak in host memory, bytes.
     pub predicted_peak_host_bytes: u64,
+    /// What the plan holds in host memory at its peak, by category.
+    pub predicted_at_peak_host: Option<Bytes>,
     /// Peak of all ranks together, device and host, bytes (ledger).
     pub peak_process_ledger_bytes: u64,
     /// Peak of the process over its level before the run, bytes: not ours
@@ -165,6 +175,14 @@ pub struct Run {
 }
 
 impl Run {
+    /// The category in which the plan is farthest from the ledger at the device's peak, and by
+    /// how many bytes it is above it; none without a plan by category or a measured peak.
+    pub fn plan_farthest_off(&self) -> Option<(Category, i64)> {
+        let planned = self.predicted_at_peak_device.filter(|_| self.peak_device_bytes > 0)?;
+        let off = |c: Category| (c, planned.of(c) as i64 - self.at_peak_device.of(c) as i64);
+        Category::ALL.into_iter().map(off).max_by_key(|(_, bytes)| bytes.abs())
+    }
+
     /// Seconds of a step: the mean of those after the first, which carries warm-up, or the
     /// first if it is alone; none without a step, or where a time is no number.
     pub fn mean_step_seconds(&self) -> Option<f64> {

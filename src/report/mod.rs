@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::columns::columns;
 use crate::record::Records;
 use crate::record::parquet::write_whole;
 
@@ -64,16 +65,7 @@ fn summary(ladder: &ladder::Ladder, page: &Path) -> String {
             rung.step_seconds().map_or(String::new(), |s| format!("{s:.2}")),
         ]);
     }
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut out = String::new();
-    for row in &rows {
-        for (i, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[i] - cell.chars().count());
-            out.push_str(&if i == 0 { format!("{cell}{pad}") } else { format!("  {pad}{cell}") });
-        }
-        out.push('\n');
-    }
+    let mut out = columns(&rows);
     out.push_str(&format!("\n{}\n\nThe page: {}", ladder::finding(ladder), page.display()));
     out
 }

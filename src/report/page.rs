@@ -4,6 +4,7 @@ use super::document::{Block, Table, heading, paragraph};
 use super::figure::Figure;
 use super::guide;
 use super::ladder::{Ladder, Rung, finding};
+use crate::memory::category::Category;
 use crate::record::Records;
 use crate::record::run::{Run, Status};
 use crate::units::{format_bytes, format_tokens};
@@ -112,6 +113,32 @@ fn confirmed_text(ladder: &Ladder) -> &'static str {
         "A rung's tokens are the longest length that was run to its end. Where the last column names no greater length \
          and no end by the experiment, a longer one may fit."
     }
+}
+
+/// A row for each category of a run that ended well in which plan and ledger differ; none if
+/// they nowhere do.
+fn categories_table(runs: &[Run]) -> Option<Table> {
+    let mut table = Table::new(&["run", "rung", "tokens", "category", "predicted", "measured", "error, %"]);
+    for run in runs.iter().filter(|r| r.status == Status::Ok) {
+        let Some(planned) = run.predicted_at_peak_device else { continue };
+        for category in Category::ALL {
+            let (planned, measured) = (planned.of(category), run.at_peak_device.of(category));
+            if planned == measured {
+                continue;
+            }
+            let error = (planned as f64 / measured as f64 - 1.0) * 100.0;
+            table.rows.push(vec![
+                run.run.to_string(),
+                run.rung.clone(),
+                format_tokens(run.length_tokens),
+                category.label().to_string(),
+                format_bytes(planned),
+                format_bytes(measured),
+                if measured > 0 { format!("{error:.2}") } else { String::new() },
+            ]);
+        }
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn attempts_table(runs: &[Run]) -> Table {
@@ -227,6 +254,10 @@ pub fn blocks(records: &Records, ladder: &Ladder, figures: &[Figure]) -> Vec<Blo
     blocks.push(paragraph(memory_text(records)));
     if let Some(predicted) = figures.iter().find(|f| f.name == "predicted") {
         blocks.push(Block::Figure { name: predicted.name.clone(), title: predicted.title.clone() });
+    }
+    if let Some(table) = categories_table(&records.runs) {
+        blocks.push(paragraph("Predicted and measured by category, where they differ at the device's peak:"));
+        blocks.push(Block::Table(table));
     }
     blocks.push(heading(2, "Every attempt"));
     blocks.push(Block::Table(attempts_table(&records.runs)));

@@ -1,6 +1,6 @@
 //! What the forward pass keeps for the backward pass, and where it lives meanwhile.
 //!
-//! With `offload = "host"` a kept buffer is copied to host memory on the out lane
+//! A kept buffer that goes to host memory is copied there on the out lane
 //! while its layer computes, leaves the device when that is done, and comes back on
 //! the in lane one layer ahead of its use. Host memory is taken once, exactly sized,
 //! and reused by every step.
@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 
 use anyhow::{Result, anyhow};
 
-use super::toggles::Offload;
+use super::toggles::Toggles;
 use crate::device::{Buffer, Device, Lane, Mat};
 use crate::memory::category::Category;
 use crate::memory::ledger::Place;
@@ -36,7 +36,10 @@ type Key = (usize, Kind);
 
 /// Kept activations of one rank.
 pub struct Saved<D: Device> {
-    offload: Offload,
+    /// Inputs of the layers before this one go to host memory.
+    inputs_to_host: usize,
+    /// Attention outputs of the layers before this one go to host memory.
+    attention_to_host: usize,
     /// On the device: kept there, or back from host memory (with the event of the copy).
     here: HashMap<Key, (D::Buffer, Option<D::Event>)>,
     /// In host memory; stays from step to step.
@@ -45,14 +48,23 @@ pub struct Saved<D: Device> {
 
 impl<D: Device> Saved<D> {
     /// Nothing kept yet.
-    pub fn new(offload: Offload) -> Self {
-        Saved { offload, here: HashMap::new(), host: HashMap::new() }
+    pub fn new(toggles: &Toggles, layers: usize) -> Self {
+        let (inputs, attention) = toggles.offload.layers();
+        let attention_to_host = toggles.keep.attention_from(layers).saturating_add(attention);
+        Saved { inputs_to_host: inputs, attention_to_host, here: HashMap::new(), host: HashMap::new() }
+    }
+
+    fn goes_to_host(&self, layer: usize, kind: Kind) -> bool {
+        match kind {
+            Kind::Input => layer < self.inputs_to_host,
+            Kind::Attention | Kind::LogSumExp => layer < self.attention_to_host,
+        }
     }
 
     /// Begins to copy a buffer to host memory, where that is asked for. The buffer may
     /// be read meanwhile; [`Saved::keep`] follows.
     pub fn send(&mut self, device: &D, layer: usize, kind: Kind, buffer: &D::Buffer) -> Result<Option<D::Event>> {
-        if self.offload == Offload::None {
+        if !self.goes_to_host(layer, kind) {
             return Ok(None);
         }
         let key = (layer, kind);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use anyhow::{Result, bail};
 
 use super::saved::{Kind, Saved};
-use super::toggles::{Keep, Loss, Toggles};
+use super::toggles::{Loss, Toggles};
 use crate::device::{AdamW, Buffer, DType, Device, Mat};
 use crate::memory::category::Category;
 use crate::memory::ledger::{Phase, Place};
@@ -89,7 +89,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
             config,
             toggles,
             parameters,
-            saved: Saved::new(toggles.offload),
+            saved: Saved::new(toggles, config.num_hidden_layers),
             step: 0,
             cancelled,
         })
@@ -156,6 +156,10 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
         self.config.num_hidden_layers + 1
     }
 
+    fn keeps_attention(&self, layer: usize) -> bool {
+        layer >= self.toggles.keep.attention_from(self.config.num_hidden_layers)
+    }
+
     fn is_checkpoint(&self, layer: usize) -> bool {
         layer.is_multiple_of(self.toggles.every)
     }
@@ -185,7 +189,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
             let keeps_input = self.is_checkpoint(layer);
             let input_sent = if keeps_input { self.saved.send(device, layer, Kind::Input, &x)? } else { None };
             let Output { o, lse } = block.attend(&x, &weights)?;
-            let keeps_attention = self.toggles.keep == Keep::Attention;
+            let keeps_attention = self.keeps_attention(layer);
             let mut attention_sent = (None, None);
             if keeps_attention {
                 attention_sent.0 = self.saved.send(device, layer, Kind::Attention, &o)?;
@@ -275,8 +279,11 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
                     ahead = Some(self.parameters.gather(device, comm, self.layer_unit(layer - 1))?);
                     self.saved.fetch(device, layer - 1, Kind::Input)?;
                 }
-                let keep = self.toggles.keep;
-                let attention = kept_attention(&mut self.saved, device, keep, layer)?;
+                let attention = if self.keeps_attention(layer) {
+                    Some(kept_attention(&mut self.saved, device, layer)?)
+                } else {
+                    None
+                };
                 if layer > 0 && attention.is_some() {
                     self.saved.fetch(device, layer - 1, Kind::Attention)?;
                     self.saved.fetch(device, layer - 1, Kind::LogSumExp)?;
@@ -313,7 +320,7 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
             let whole = self.parameters.gather(self.device, self.comm, self.layer_unit(layer))?;
             let weights = self.parameters.weights(self.device, &whole)?;
             let x = &inputs[layer - start];
-            let y = if self.toggles.keep == Keep::Attention {
+            let y = if self.keeps_attention(layer) {
                 let o = self.saved.take(self.device, layer, Kind::Attention)?;
                 let y = block.finish(x, &o, &weights)?;
                 self.saved.put_back(layer, Kind::Attention, o);
@@ -352,16 +359,8 @@ impl<'a, D: Device, C: Comm<D>> Trainer<'a, D, C> {
     }
 }
 
-/// What was kept of a layer's attention, if it was.
-fn kept_attention<D: Device>(
-    saved: &mut Saved<D>,
-    device: &D,
-    keep: Keep,
-    layer: usize,
-) -> Result<Option<Output<D::Buffer>>> {
-    if keep == Keep::Inputs {
-        return Ok(None);
-    }
+/// What was kept of a layer's attention.
+fn kept_attention<D: Device>(saved: &mut Saved<D>, device: &D, layer: usize) -> Result<Output<D::Buffer>> {
     let o = saved.take(device, layer, Kind::Attention)?;
-    Ok(Some(Output { o, lse: saved.take(device, layer, Kind::LogSumExp)? }))
+    Ok(Output { o, lse: saved.take(device, layer, Kind::LogSumExp)? })
 }

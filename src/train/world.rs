@@ -44,7 +44,7 @@ impl Job<'_> {
 }
 
 /// What the ledger and the meter of a rank say at the end.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RankReport {
     pub device: Peak,
     pub host: Peak,
@@ -192,7 +192,7 @@ pub fn plan_for(
     }
     let device = match Dry::new(budget, profile) {
         Ok(device) => device,
-        Err(refusal) => return (report(&Ledger::new(None, Default::default()), Counts::default()), Err(refusal)),
+        Err(refusal) => return (RankReport::default(), Err(refusal)),
     };
     let comm = DryComm::new(toggles.ranks);
     let never = AtomicBool::new(false);

@@ -9,6 +9,7 @@ use super::canvas::{Align, Canvas, GREY, INK, figure, text_width};
 use super::rows::{Rung, rungs};
 use crate::record::Records;
 use crate::record::run::{Run, Status};
+use crate::units::format_bytes;
 
 const SIZE: (u32, u32) = (1000, 640);
 
@@ -70,11 +71,23 @@ fn finding(rungs: &[Rung]) -> String {
     let planned = all().filter(|r| plan(r).is_some()).count();
     let mut parts = Vec::new();
     if let Some((low, high)) = span(all().filter_map(plan)) {
-        parts.push(match exact {
-            n if n == planned => format!("the plan is the ledger's peak to the byte in all {n} runs"),
-            n => {
-                format!("the plan is {} to {} % off the ledger ({n} of {planned} exact)", signed(low), signed(high))
+        let farthest = all().filter_map(Run::plan_farthest_off).max_by_key(|(_, bytes)| bytes.abs());
+        let by_category = match farthest {
+            None => String::new(),
+            Some((_, 0)) => ", category by category".to_owned(),
+            Some((category, bytes)) => {
+                format!(", at most {} off in a category ({})", format_bytes(bytes.unsigned_abs()), category.label())
             }
+        };
+        parts.push(match exact {
+            n if n == planned => {
+                format!("the plan is the ledger's peak to the byte{by_category}, in all {n} runs")
+            }
+            n => format!(
+                "the plan is {} to {} % off the ledger ({n} of {planned} exact){by_category}",
+                signed(low),
+                signed(high)
+            ),
         });
     }
     if let Some((low, high)) = span(all().filter_map(measured)) {
