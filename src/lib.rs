@@ -3,10 +3,15 @@
 
 pub mod cli;
 pub mod columns;
+pub mod control;
 pub mod data;
 pub mod device;
 pub mod doctor;
 pub mod error;
+pub mod files;
+pub mod guard;
+pub mod hash;
+pub mod hub;
 pub mod ladder;
 pub mod memory;
 pub mod mix;
@@ -16,6 +21,7 @@ pub mod plan;
 pub mod progress;
 pub mod record;
 pub mod report;
+pub mod study;
 pub mod train;
 pub mod units;
 pub mod verify;

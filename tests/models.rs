@@ -21,7 +21,7 @@ fn reference(name: &str) -> PathBuf {
 
 fn save_as_f32(folder: &Path, model: &Checkpoint) {
     let Checkpoint { config, rope, .. } = model;
-    save(folder, &Model { config, rope, dtype: Dtype::F32, weights: model, tokenizer: None }).unwrap();
+    save(folder, &Model { config, rope, dtype: Dtype::F32, weights: model, companions: &[] }).unwrap();
 }
 
 fn losses(model: &Checkpoint, toggles: &Toggles, row: &Row) -> Vec<f32> {

@@ -87,6 +87,7 @@ fn wrong_input_is_said() {
         (vec!["guide", "--loss", "full"], "--model"),
         (vec!["guide", "--yarn", "4"], "--model"),
         (vec!["guide", "--gpus", "1x80GiB"], "--model"),
+        (with(&["guide"]), "not both"),
     ] {
         let (status, out, err) = plan(&arguments);
         assert_eq!(status, Some(2), "{arguments:?}: {out}{err}");

@@ -123,7 +123,7 @@ fn wrong_settings_are_refused_and_leave_nothing() {
         (&["--yarn", "1.01"], "covers fewer than"),
         (&["--unscaled", "--steps", "0"], "steps must be positive"),
         (&["--unscaled", "--cp", "ring"], "cp is set but ranks = 1"),
-        (&["--unscaled", "--ranks", "2"], "nothing would be split"),
+        (&["--unscaled", "--ranks", "2", "--cp", "none"], "nothing would be split"),
         (&["--unscaled", "--length", "7"], "leave --length away"),
         (&["--unscaled", "--rows", "5", "--steps", "9"], "rows are there"),
         (&["--unscaled", "--budget", "10KiB"], "out of memory"),

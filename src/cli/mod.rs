@@ -2,11 +2,14 @@
 
 mod common;
 mod doctor;
+mod fetch;
 mod loss;
 mod plan;
 mod plan_text;
 mod report;
+mod rows;
 mod run;
+mod study;
 mod toggles;
 mod train;
 mod verify;
@@ -41,6 +44,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Loss(loss::Loss),
     Train(Box<train::Train>),
+    Fetch(fetch::Fetch),
 }
 
 /// Prints a line; a reader that has gone away is no error, a full disk is.
@@ -53,7 +57,7 @@ fn say(text: &str) -> Result<()> {
 
 /// Runs the program; returns its exit status.
 pub fn main() -> u8 {
-    crate::record::guard::silence_guarded_panics();
+    crate::guard::silence_guarded_panics();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -68,6 +72,7 @@ pub fn main() -> u8 {
         Command::Report(command) => report::report(&command),
         Command::Train(command) => train::train(&command),
         Command::Loss(command) => loss::loss(&command),
+        Command::Fetch(command) => fetch::fetch(&command),
         Command::Doctor(command) => doctor::doctor(&command),
         Command::Verify(command) => verify::verify(&command),
     };

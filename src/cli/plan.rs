@@ -25,7 +25,6 @@ use crate::units::parse_tokens;
 #[derive(Debug, clap::Args)]
 pub struct Plan {
     /// An experiment file, or the name of a built-in experiment
-    #[arg(conflicts_with = "model")]
     experiment: Option<String>,
     /// A published Qwen3 (Qwen/Qwen3-8B) or a config.json
     #[arg(long, value_name = "ID|FILE")]
@@ -152,7 +151,11 @@ pub fn plan(command: &Plan) -> Result<u8> {
         None => Ceilings::built_in()?,
     };
     let out = match (&command.model, &command.experiment) {
-        (Some(model), _) => command.one(model, &ceilings)?,
+        // (Not clap's conflicts_with: it would let go of what `requires` says.)
+        (Some(_), Some(experiment)) => {
+            bad_input!("an experiment (`{experiment}`) has its own model: give it or --model, not both")
+        }
+        (Some(model), None) => command.one(model, &ceilings)?,
         (None, experiment) => command.all(experiment.as_deref().unwrap_or("small"), &ceilings)?,
     };
     super::say(&out)?;

@@ -1,17 +1,15 @@
 //! `ablation run`: runs a ladder and renders its report.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
-use super::common::on_interrupt;
+use super::common::{quoted, watched};
 use crate::bad_input;
+use crate::control::Control;
 use crate::ladder::experiment::Experiment;
 use crate::ladder::folder::{Folder, last_numbered};
-use crate::ladder::run::{Control, Ended, Ladder, notes, plans};
+use crate::ladder::run::{Ended, Ladder, notes, plans};
 use crate::ladder::{resume, validate};
 use crate::notice;
 use crate::record::Records;
@@ -23,17 +21,23 @@ use crate::units::parse_bytes;
 #[derive(Debug, Default, clap::Args)]
 pub struct Run {
     /// An experiment file, or the name of a built-in experiment [default: small, or with --resume the folder's]
-    experiment: Option<String>,
+    pub experiment: Option<String>,
     /// The folder for records, figures and page [default: the first free of ablation-NAME, ablation-NAME-2 …]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub out: Option<PathBuf>,
     /// Go on with a ladder that ended early, in --out or in the last folder of its name:
     /// what is done stays, what failed runs again
     #[arg(long)]
-    resume: bool,
-    /// Run one rung alone
+    pub resume: bool,
+    /// Run one rung alone, or one setting of a study
     #[arg(long, value_name = "RUNG")]
-    only: Option<String>,
+    pub only: Option<String>,
+    /// The model of a study, such as yarn: an id on the hub, a folder or a GGUF file
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Tokens of a study's sequence, such as 32k
+    #[arg(long, value_name = "TOKENS")]
+    pub length: Option<String>,
     /// The device to run on
     #[arg(long, value_name = "DEVICE", value_parser = ["cpu"])]
     device: Option<String>,
@@ -49,6 +53,19 @@ pub struct Run {
     /// Seed of the weights and of stochastic rounding
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+}
+
+impl Run {
+    /// An option that is given and that a study, which trains nothing, has no use for.
+    pub fn of_ladders_alone(&self) -> Option<&'static str> {
+        let given = [
+            ("--budget", self.budget.is_some()),
+            ("--ranks", self.ranks.is_some()),
+            ("--steps", self.steps.is_some()),
+            ("--seed", self.seed.is_some()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
 }
 
 /// The experiment with the command line's changes, checked again.
@@ -80,38 +97,14 @@ fn experiment(command: &Run, mut e: Experiment) -> Result<Experiment> {
     }
 }
 
-/// How long a cancelled run may take to end by itself.
-const PATIENCE: Duration = Duration::from_millis(700);
-
-/// Runs the ladder in a thread of its own and waits for it; none: it was cancelled, and a
-/// long operation goes on that the end of the process ends.
-fn watched(ladder: Arc<Ladder>, records: Records, dir: PathBuf) -> Result<Option<Ended>> {
-    let control = Arc::new(Control::default());
-    let held = control.clone();
-    // Asked twice, it ends at once: what is on disk is whole.
-    on_interrupt(move || held.cancelled.swap(true, Relaxed))?;
-    let held = control.clone();
-    let worker = std::thread::Builder::new().spawn(move || ladder.run(records, &dir, &held))?;
-    let mut since = None;
-    while !worker.is_finished() {
-        if control.cancelled.load(Relaxed) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-            control.leave();
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    worker.join().map_err(|_| anyhow!("the ladder's thread panicked"))?.map(Some)
-}
-
-/// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
-    let shown = path.display().to_string();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
-    if shown.chars().all(plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
-}
-
 /// Runs the command.
 pub fn run(command: &Run) -> Result<u8> {
+    if let Some((study, begun)) = super::study::meant(command)? {
+        return super::study::study(command, study, begun);
+    }
+    if let Some(option) = [("--model", &command.model), ("--length", &command.length)].iter().find(|o| o.1.is_some()) {
+        bad_input!("{} is for studies, such as yarn; a ladder's models and lengths are in its file", option.0);
+    }
     let given = command.experiment.as_deref().map(Experiment::load).transpose()?;
     let begun = match (&command.out, command.resume) {
         (_, false) => None,
@@ -153,7 +146,11 @@ pub fn run(command: &Run) -> Result<u8> {
         notice(&format!("note: {note}"));
     }
 
-    let ended = watched(Arc::new(ladder), records, dir.clone())?;
+    let work = {
+        let dir = dir.clone();
+        move |control: &Control| ladder.run(records, &dir, control)
+    };
+    let ended = watched(work)?;
     let cancelled = ended.is_none_or(|e| e.cancelled);
     if cancelled {
         notice(&format!("ended early; to go on: ablation run --resume --out {}", quoted(&dir)));

@@ -7,7 +7,7 @@ use crate::memory::host::HostMemory;
 use crate::model::config::ModelConfig;
 use crate::model::rope::{Rope, Yarn};
 use crate::train::toggles::{Auto, ContextParallel, Keep, Loss, Moments, Offload, Toggles};
-use crate::units::{format_tokens, parse_bytes, parse_tokens};
+use crate::units::{parse_bytes, parse_tokens};
 
 /// How one training step is computed, for commands that take a --model.
 #[derive(Debug, clap::Args)]
@@ -49,7 +49,7 @@ pub struct YarnOptions {
     pub yarn: Option<f64>,
     /// The length that YaRN's factor stretches [default: the model's max_position_embeddings]
     #[arg(long, requires = "yarn", value_name = "TOKENS")]
-    original: Option<String>,
+    pub original: Option<String>,
 }
 
 impl YarnOptions {
@@ -60,32 +60,6 @@ impl YarnOptions {
         let rope = Rope::Yarn(Yarn::new(config.rope_theta, factor, original));
         rope.validate()?;
         Ok(rope)
-    }
-}
-
-/// The factor that stretches `original` tokens to `length`.
-pub fn covering_factor(length: u64, original: u64) -> u64 {
-    length.div_ceil(original.max(1))
-}
-
-/// What is wrong with a rope at a length, and what would be right; none: nothing.
-pub fn not_covered(rope: &Rope, config: &ModelConfig, length: u64) -> Option<String> {
-    let own = config.max_position_embeddings;
-    match rope {
-        Rope::Yarn(yarn) if !rope.covers(length) => Some(format!(
-            "YaRN's factor {} over {} tokens covers fewer than {}: the right factor is {}",
-            yarn.factor,
-            format_tokens(yarn.original),
-            format_tokens(length),
-            covering_factor(length, yarn.original)
-        )),
-        Rope::Default { .. } if length > own => Some(format!(
-            "{} tokens are more than the model's {}, without scaling: give --yarn {}",
-            format_tokens(length),
-            format_tokens(own),
-            covering_factor(length, own)
-        )),
-        _ => None,
     }
 }
 

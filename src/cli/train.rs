@@ -6,47 +6,42 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use serde_json::{Value, json};
 
-use super::common::{on_interrupt, tokenizer};
-use super::toggles::{ToggleOptions, host_room, not_covered};
+use super::common::{on_interrupt, open_model};
+use super::rows::{Data, RowOptions};
+use super::toggles::{ToggleOptions, host_room};
 use crate::bad_input;
-use crate::data::{Corpus, given};
 use crate::device::dry::Profile;
+use crate::ladder::machine::Machine;
+use crate::memory::category::{Bytes, Category};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::config::ModelConfig;
 use crate::model::layout::Slot;
 use crate::model::save::{Dtype, Model, save};
 use crate::notice;
 use crate::parallel::shard::WeightSource;
-use crate::plan::{Room, Setting};
+use crate::parallel::split::Scheme;
+use crate::plan::{Plan, Room, Setting};
+use crate::train::bands::mean;
 use crate::train::gathered::{Gathered, Tensors};
+use crate::train::judge;
 use crate::train::step::{Cancelled, Optimizer, StepResult};
-use crate::train::toggles::Auto;
-use crate::train::world::{Job, Row, run_with};
-use crate::units::{format_tokens, parse_bytes, parse_tokens};
+use crate::train::toggles::{Auto, Toggles};
+use crate::train::world::{Job, Outcome, run_with};
+use crate::units::{format_tokens, parse_bytes};
 
 /// Train a model on long sequences and save it
 #[derive(Debug, clap::Args)]
 pub struct Train {
-    /// A folder with config.json and safetensors, or a GGUF file
-    #[arg(long, value_name = "PATH")]
-    model: PathBuf,
-    /// A text file (UTF-8), or a folder of .txt files, joined in the order of their names
-    #[arg(long, value_name = "PATH", conflicts_with = "tokens", required_unless_present = "tokens")]
-    text: Option<PathBuf>,
-    /// Token ids in place of a text: safetensors with input_ids and, if there, labels
-    #[arg(long, value_name = "FILE")]
-    tokens: Option<PathBuf>,
-    /// Tokens of a row, such as 16384 or 1M [default with --tokens: that of its rows]
-    #[arg(long, value_name = "TOKENS", required_unless_present = "tokens")]
-    length: Option<String>,
+    /// An id on the Hugging Face hub, a folder with config.json and safetensors, or a GGUF file
+    #[arg(long, value_name = "MODEL")]
+    model: String,
+    #[command(flatten)]
+    data: RowOptions,
     /// Steps; each takes a row, from the first again when they are through
     #[arg(long, value_name = "N", default_value_t = 12)]
     steps: u32,
-    /// Rows to train on [default: as many as there are steps, or as the text has]
-    #[arg(long, value_name = "N")]
-    rows: Option<usize>,
-    /// The folder for the trained model; it must not exist
+    /// The folder for the trained model and training.json; it must not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Learning rate of the first step; it falls linearly to 0
@@ -75,11 +70,6 @@ pub struct Train {
     toggles: ToggleOptions,
 }
 
-/// A first loss within this of ln(vocabulary), nats, is not that of trained weights.
-const UNTRAINED: f64 = 1.0;
-/// A gradient norm that has grown this far over the first step's ends the run.
-const EXPLODED: f64 = 1e4;
-
 /// Weights read out of the ranks.
 struct Trained(Tensors);
 
@@ -93,63 +83,56 @@ impl WeightSource for Trained {
     }
 }
 
-fn rows(command: &Train, model: &Checkpoint) -> Result<Vec<Row>> {
-    let length = command.length.as_deref().map(parse_tokens).transpose()?.map(|l| l as usize);
-    let wanted = command.rows.unwrap_or(command.steps as usize);
-    if wanted == 0 || length.is_some_and(|l| l < 2) {
-        bad_input!("give at least one row and one step, of at least 2 tokens");
-    }
-    let mut rows = match (&command.tokens, &command.text, length) {
-        (Some(path), _, length) => {
-            let rows = given::read(path, model.config.vocab_size)?;
-            if length.is_some_and(|length| rows.iter().any(|r| r.ids.len() != length)) {
-                bad_input!("{}: its rows have {} tokens: leave --length away", path.display(), rows[0].ids.len());
-            }
-            rows
-        }
-        (None, Some(path), Some(length)) => {
-            let tokenizer = tokenizer(model)?;
-            let corpus = Corpus::path(path, 0, &tokenizer, Some(length.saturating_mul(wanted)))?;
-            let there = (corpus.ids.len() / length).max(1);
-            let row = |i| Ok(Row { ids: corpus.row(length, i)?.to_vec(), labels: None });
-            (0..there.min(wanted)).map(row).collect::<Result<_>>()?
-        }
-        _ => bad_input!("give a text with --text and --length, or token ids with --tokens"),
-    };
-    if let Some(asked) = command.rows.filter(|asked| *asked > rows.len()) {
-        bad_input!("{} rows are there, {asked} were asked for: give a longer text or fewer rows", rows.len());
-    }
-    rows.truncate(wanted);
-    Ok(rows)
+/// Steps as a log tells them.
+struct Log {
+    optimizer: Optimizer,
+    length: u64,
+    rows: usize,
+    start: Instant,
 }
 
-/// A line of the log, as Hugging Face's trainers have it.
-fn logged(step: usize, result: &StepResult, rate: f64, tokens: u64, rows: usize, seconds: f64, steps: u32) -> String {
-    let left = seconds * f64::from(steps).max(1.0) - seconds * (step + 1) as f64;
-    format!(
-        "{{'loss': {:.4}, 'grad_norm': {:.4}, 'learning_rate': {rate:.3e}, 'num_tokens': {tokens}, 'epoch': {:.2}}}  \
-         {}/{steps}, {seconds:.2} s/it, {:.0} s left",
-        result.loss,
-        result.gradient_norm,
-        (step + 1) as f64 / rows as f64,
-        step + 1,
-        left.max(0.0)
-    )
-}
+impl Log {
+    /// A step as Hugging Face's trainers log it.
+    fn entry(&self, step: usize, loss: f64, gradient_norm: f64) -> Value {
+        let done = step + 1;
+        json!({
+            "loss": loss, "grad_norm": gradient_norm, "learning_rate": self.optimizer.learning_rate_at(step as u32),
+            "num_tokens": self.length * done as u64, "epoch": done as f64 / self.rows as f64,
+        })
+    }
 
-/// What the first step's loss says of weights, text and rope.
-fn judged(loss: f64, config: &ModelConfig) -> Option<String> {
-    let uniform = (config.vocab_size as f64).ln();
-    (loss > uniform - UNTRAINED).then(|| {
+    /// The line of a step, with how long is to go.
+    fn line(&self, step: usize, result: &StepResult) -> String {
+        let (done, steps) = (step + 1, self.optimizer.steps);
+        let seconds = self.start.elapsed().as_secs_f64() / done as f64;
+        let left = seconds * (f64::from(steps) - done as f64);
         format!(
-            "the first loss, {loss:.2}, is near ln(vocabulary) = {uniform:.2}, that of guessing: the weights are untrained, \
-             the tokenizer is another model's, or positions are not scaled for this length (YaRN)"
+            "{{'loss': {:.4}, 'grad_norm': {:.4}, 'learning_rate': {:.3e}, 'num_tokens': {}, 'epoch': {:.2}}}  \
+             {done}/{steps}, {seconds:.2} s/it, {:.0} s left",
+            result.loss,
+            result.gradient_norm,
+            self.optimizer.learning_rate_at(step as u32),
+            self.length * done as u64,
+            done as f64 / self.rows as f64,
+            left.max(0.0)
         )
-    })
+    }
 }
 
-/// Runs the command.
-pub fn train(command: &Train) -> Result<u8> {
+/// Loss of about the first and the last eighth of the sequence, as far as rank 0 has them.
+fn ends(losses: &[f32], scheme: Scheme, ranks: usize) -> Option<(Option<f64>, Option<f64>)> {
+    let part = match scheme {
+        Scheme::Whole => losses.len().div_ceil(8),
+        // Rank 0 has the first and the last of 2P chunks.
+        Scheme::Ring => (losses.len() / 2).min((losses.len() * ranks).div_ceil(8)),
+        Scheme::Ulysses => return None,
+    };
+    // A target that doesn't count has a loss of exactly 0.
+    let of = |range| mean(losses, range, |i| losses[i] != 0.0);
+    Some((of(0..part), of(losses.len() - part..losses.len())))
+}
+
+fn checked(command: &Train) -> Result<()> {
     if command.steps == 0 || !(command.learning_rate.is_finite() && command.learning_rate >= 0.0) {
         bad_input!("steps must be positive, and the learning rate a number, 0 or above");
     }
@@ -159,91 +142,194 @@ pub fn train(command: &Train) -> Result<u8> {
     if command.out.exists() {
         bad_input!("{}: it exists already; give another folder for the model", command.out.display());
     }
-    let model = Checkpoint::open(&command.model)?;
+    Ok(())
+}
+
+/// The plan of the run, its toggles chosen where that is asked for.
+fn planned(command: &Train, model: &Checkpoint, length: u64) -> Result<Plan> {
     let (toggles, auto) = command.toggles.toggles(&model.config, &model.rope, command.ranks, Auto::default())?;
-    let budget = command.budget.as_deref().map(parse_bytes).transpose()?;
-    let (host, _) = host_room(&command.host, auto)?;
-    let rows = rows(command, &model)?;
-    let length = rows[0].ids.len() as u64;
-    if let Some(wrong) = not_covered(&toggles.rope, &model.config, length) {
+    if let Some(wrong) = judge::not_covered(&toggles.rope, &model.config, length) {
         match command.unscaled {
             true => notice(&format!("note: {wrong}")),
             false => bad_input!("{wrong}; or --unscaled to train so all the same"),
         }
     }
-    let tokenizer_json = model.tokenizer_json().ok();
+    let budget = command.budget.as_deref().map(parse_bytes).transpose()?;
+    let (host, _) = host_room(&command.host, auto)?;
+    let room = Room { device: budget, host };
+    let setting = Setting { profile: Profile::CPU, model: &model.config, toggles, auto, room };
+    let plan = setting.plan(length)?;
+    if !plan.over().none() {
+        bad_input!(
+            "out of memory before the first step: {} tokens: {}; `ablation plan --compare` says which toggle helps",
+            format_tokens(length),
+            plan.verdict()
+        );
+    }
+    if auto.any() {
+        notice(&format!("chosen: {}", plan.toggles.describe_keep(model.config.num_hidden_layers)));
+    }
+    Ok(plan)
+}
+
+/// Runs the command.
+pub fn train(command: &Train) -> Result<u8> {
+    checked(command)?;
+    let model = open_model(&command.model)?;
+    let (rows, data) = command.data.rows(&model)?;
+    let length = rows[0].ids.len() as u64;
+    let plan = planned(command, &model, length)?;
+    let toggles = &plan.toggles;
     let optimizer = Optimizer {
         learning_rate: command.learning_rate,
         steps: command.steps,
         max_gradient_norm: command.max_grad_norm,
         seed: command.seed,
     };
-    let room = Room { device: budget, host };
-    let plan = Setting { profile: Profile::CPU, model: &model.config, toggles, auto, room }.plan(length)?;
-    if !plan.over().none() {
-        bad_input!("{} tokens: {}; `ablation plan` says which toggle helps", format_tokens(length), plan.verdict());
-    }
-    let toggles = &plan.toggles;
-    if auto.any() {
-        notice(&format!("chosen: {}", toggles.describe_keep(model.config.num_hidden_layers)));
-    }
     notice(&format!(
-        "{}: {} parameters, {} rows of {} tokens, {} steps",
+        "{}: {} parameters, {} rows of {} tokens, one a step, {} steps",
         model.config.name,
-        model.config.parameters(),
+        format_tokens(model.config.parameters()),
         rows.len(),
         format_tokens(length),
         command.steps
     ));
 
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let flag = cancelled.clone();
-    on_interrupt(move || flag.swap(true, Relaxed))?;
-    let job = Job { config: &model.config, toggles, optimizer, budget, rows: &rows, source: &model };
-    let start = Instant::now();
-    let first_norm = Mutex::new(None);
-    let exploded = AtomicBool::new(false);
-    let progress = |step: usize, result: &StepResult| {
-        let rate = optimizer.learning_rate_at(step as u32);
-        let (tokens, seconds) = (length * (step as u64 + 1), start.elapsed().as_secs_f64() / (step + 1) as f64);
-        let _ = super::say(&logged(step, result, rate, tokens, rows.len(), seconds, command.steps));
-        let first = *first_norm.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result.gradient_norm);
-        if step == 0
-            && let Some(said) = judged(result.loss, &model.config)
-        {
-            notice(&format!("note: {said}"));
-        }
-        if result.gradient_norm > EXPLODED * first.max(f64::MIN_POSITIVE) {
-            exploded.store(true, Relaxed);
-            cancelled.store(true, Relaxed);
-        }
-    };
+    let job = Job { config: &model.config, toggles, optimizer, budget: plan.room.device, rows: &rows, source: &model };
+    let log = Log { optimizer, length, rows: rows.len(), start: Instant::now() };
     let weights = Gathered::default();
-    let outcome = run_with(&job, &cancelled, &progress, &|trainer| weights.take(trainer, false));
-    if exploded.load(Relaxed) {
-        bail!(
-            "step {}: the gradient norm is more than {EXPLODED:.0} times the first step's: lower the learning rate, or look \
-             at the row's text; nothing was saved",
-            outcome.steps.len()
-        );
-    }
-    match outcome.error {
-        Some(error) if error.is::<Cancelled>() => {
-            notice("ended early: nothing was saved");
-            return Ok(130);
-        }
-        Some(error) => return Err(error.context("nothing was saved")),
-        None => {}
-    }
+    let Some(outcome) = run_logged(&job, &log, &weights)? else {
+        notice("ended early: nothing was saved");
+        return Ok(130);
+    };
+    let record = record(command, &model, (&job, &log), &data, &plan, &outcome);
+    let mut companions = model.companions();
+    companions.push(("training.json".to_string(), serde_json::to_vec_pretty(&record)?));
     let trained = Trained(weights.into_inner());
     let trained = Model {
         config: &model.config,
         rope: &toggles.rope,
         dtype: Dtype::F32,
         weights: &trained,
-        tokenizer: tokenizer_json.as_deref(),
+        companions: &companions,
     };
     save(&command.out, &trained)?;
     super::say(&format!("The model: {}", command.out.display()))?;
     Ok(0)
+}
+
+/// Runs the steps, tells each, and judges the first; none: it was ended from outside.
+fn run_logged(job: &Job, log: &Log, weights: &Gathered) -> Result<Option<Outcome>> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = cancelled.clone();
+    on_interrupt(move || flag.swap(true, Relaxed))?;
+    let first_norm = Mutex::new(None);
+    let exploded = AtomicBool::new(false);
+    let (config, toggles) = (job.config, job.toggles);
+    let told = |said: Option<String>| said.iter().for_each(|said| notice(&format!("note: {said}")));
+    let along = |(first, last)| judge::along(first, last, &toggles.rope, config, log.length);
+    let progress = |step: usize, result: &StepResult| {
+        let _ = super::say(&log.line(step, result));
+        let first = *first_norm.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(result.gradient_norm);
+        if step == 0 {
+            told(judge::first_loss(result.loss, config));
+            told(ends(&result.losses, toggles.cp.scheme(), toggles.ranks).and_then(along));
+        }
+        if result.gradient_norm > judge::EXPLODED * first.max(f64::MIN_POSITIVE) {
+            exploded.store(true, Relaxed);
+            cancelled.store(true, Relaxed);
+        }
+    };
+    let outcome = run_with(job, &cancelled, &progress, &|trainer| weights.take(trainer, false));
+    if toggles.cp.scheme() == Scheme::Ulysses
+        && let Some(first) = outcome.steps.first()
+    {
+        told(ends(&first.losses, Scheme::Whole, 1).and_then(along));
+    }
+    if exploded.load(Relaxed) {
+        bail!(
+            "step {}: the gradient norm is more than {:.0} times the first step's: lower the learning rate, or look at \
+             the row's text; nothing was saved",
+            outcome.steps.len(),
+            judge::EXPLODED
+        );
+    }
+    match outcome.error {
+        Some(error) if error.is::<Cancelled>() => Ok(None),
+        Some(error) => Err(error.context("nothing was saved")),
+        None => Ok(Some(outcome)),
+    }
+}
+
+fn categories(bytes: &Bytes) -> Value {
+    let held = Category::ALL.into_iter().filter(|c| bytes.of(*c) > 0);
+    held.map(|c| (c.key().to_string(), json!(bytes.of(c)))).collect::<serde_json::Map<_, _>>().into()
+}
+
+fn rope(toggles: &Toggles) -> Value {
+    match &toggles.rope {
+        crate::model::rope::Rope::Default { theta } => json!({ "type": "default", "theta": theta }),
+        crate::model::rope::Rope::Yarn(y) => {
+            json!({ "type": "yarn", "theta": y.theta, "factor": y.factor, "original_tokens": y.original })
+        }
+    }
+}
+
+/// What training.json says: all that it takes to run it again, and what came of it.
+fn record(
+    command: &Train,
+    model: &Checkpoint,
+    (job, log): (&Job, &Log),
+    data: &Data,
+    plan: &Plan,
+    outcome: &Outcome,
+) -> Value {
+    let (t, machine) = (job.toggles, Machine::here());
+    let (inputs, attention) = t.offload.layers();
+    let layers = model.config.num_hidden_layers;
+    let kept = layers - t.keep.attention_from(layers);
+    let fullest = outcome.ranks.iter().max_by_key(|rank| rank.device.bytes.total());
+    let held = |rank: Option<&crate::train::world::RankReport>| {
+        rank.map(|r| json!({ "device_bytes": categories(&r.device.bytes), "host_bytes": categories(&r.host.bytes) }))
+    };
+    let step = |(i, s): (usize, &crate::train::world::StepReport)| {
+        let mut entry = log.entry(i, s.loss, s.gradient_norm);
+        entry["seconds"] = json!(s.seconds);
+        entry["valid_targets"] = json!(s.valid_targets);
+        entry
+    };
+    json!({
+        "model": { "name": model.config.name, "from": command.model, "parameters": model.config.parameters() },
+        "data": data,
+        "toggles": {
+            "loss": t.loss.describe(), "rope": rope(t), "tile_tokens": t.tile, "every": t.every,
+            "keep_attention_layers": kept, "offload_input_layers": inputs.min(layers),
+            "offload_attention_layers": attention.min(kept), "cp": t.cp.key(), "ranks": t.ranks, "moments": t.moments.key(),
+        },
+        "optimizer": {
+            "learning_rate": command.learning_rate, "max_grad_norm": command.max_grad_norm, "seed": command.seed,
+            "steps": command.steps,
+        },
+        "steps": outcome.steps.iter().enumerate().map(step).collect::<Vec<_>>(),
+        "peak_of_the_fullest_rank": held(fullest),
+        "planned_peak_of_a_rank": held(Some(&plan.rank)),
+        "program": { "version": machine.program_version, "revision": machine.git_revision, "sha256": machine.program_sha256 },
+        "machine": { "device": "cpu", "host": machine.host_name, "cpu": machine.cpu, "cores": machine.cores },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_a_sequence_as_rank_0_has_them() {
+        let mut losses = [3.0f32; 16];
+        (losses[14], losses[15]) = (5.0, 0.0);
+        assert_eq!(ends(&losses, Scheme::Whole, 1), Some((Some(3.0), Some(5.0))));
+        // Of four ranks, rank 0 has eighths; of two, quarters, of which the halves are eighths.
+        assert_eq!(ends(&losses, Scheme::Ring, 4), Some((Some(3.0), Some(23.0 / 7.0))));
+        assert_eq!(ends(&losses, Scheme::Ring, 2), Some((Some(3.0), Some(11.0 / 3.0))));
+        assert_eq!(ends(&losses, Scheme::Ulysses, 2), None);
+    }
 }

@@ -80,10 +80,25 @@ impl Corpus {
         for path in &paths {
             text.push_str(&read(path)?);
         }
-        let Some((start, _)) = text.char_indices().nth(offset) else {
-            bad_input!("{}: fewer than {} characters: give a smaller offset", path.display(), offset + 1);
-        };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Self::part(name, &text, offset, tokenizer, at_most_tokens)
+    }
+
+    /// A text from the `offset`th character (Unicode scalar value) on; as
+    /// [`books`](Self::books) has books.
+    ///
+    /// # Errors
+    /// [`BadInput`](crate::error::BadInput) if the text has no more than `offset` characters.
+    pub fn part(
+        name: String,
+        text: &str,
+        offset: usize,
+        tokenizer: &Tokenizer,
+        at_most_tokens: Option<usize>,
+    ) -> anyhow::Result<Self> {
+        let Some((start, _)) = text.char_indices().nth(offset) else {
+            bad_input!("{name}: fewer than {} characters: give a smaller offset", offset + 1);
+        };
         Self::text(name, &text[start..], tokenizer, at_most_tokens)
     }
 

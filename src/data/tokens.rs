@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow};
+use rayon::prelude::*;
 use tokenizers::{NormalizedString, utils::SysRegex};
 
 use crate::bad_input;
+use crate::hash::sha256;
 
 /// The least size in bytes at which [`Tokenizer::pieces`] cuts a text.
 const PIECE: usize = 64 << 10;
@@ -21,7 +23,12 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     letter: SysRegex,
     divisible: bool,
+    /// Of its tokenizer.json, in hex.
+    sha256: String,
 }
+
+/// Pieces that are tokenized at once.
+const AT_ONCE: usize = 32;
 
 impl Tokenizer {
     /// The embedded tokenizer: a byte-level BPE trained on the embedded books.
@@ -32,7 +39,7 @@ impl Tokenizer {
         let json = include_str!("../../experiments/text/tokenizer.json");
         let inner = tokenizers::Tokenizer::from_bytes(json)
             .map_err(|error| anyhow!("the embedded tokenizer is damaged: {error}"))?;
-        Self::new(inner)
+        Self::new(inner, sha256(json))
     }
 
     /// The tokenizer of a `tokenizer.json` such as Qwen3's.
@@ -50,19 +57,24 @@ impl Tokenizer {
     /// [`BadInput`](crate::error::BadInput) if it is not a tokenizer.
     pub fn from_json(json: &str, shown: &str) -> anyhow::Result<Self> {
         match tokenizers::Tokenizer::from_bytes(json) {
-            Ok(inner) => Self::new(inner),
+            Ok(inner) => Self::new(inner, sha256(json)),
             Err(error) => bad_input!("{shown}: not a tokenizer in the format of tokenizer.json: {error}"),
         }
     }
 
-    fn new(mut inner: tokenizers::Tokenizer) -> anyhow::Result<Self> {
+    fn new(mut inner: tokenizers::Tokenizer, sha256: String) -> anyhow::Result<Self> {
         // A file may ask for either; both would spoil a long text.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| anyhow!("{error}"))?;
         let letter = SysRegex::new(r"^\p{L}$").map_err(|error| anyhow!("{error}"))?;
-        let mut this = Self { inner, letter, divisible: false };
+        let mut this = Self { inner, letter, divisible: false, sha256 };
         this.divisible = this.divides(PROBE);
         Ok(this)
+    }
+
+    /// Which tokenizer it is: the SHA-256 of its tokenizer.json, in hex.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
     }
 
     /// The number of token ids: one more than the largest.
@@ -87,18 +99,24 @@ impl Tokenizer {
     pub fn encode_at_most(&self, text: &str, at_most: usize) -> anyhow::Result<(Vec<u32>, u64)> {
         let mut ids = Vec::new();
         let mut characters = 0;
-        for piece in self.pieces(text) {
-            let wanted = at_most - ids.len();
-            if wanted == 0 {
+        let mut pieces = self.pieces(text);
+        while ids.len() < at_most {
+            // As many pieces side by side as there may be wanted still.
+            let some: Vec<&str> = pieces.by_ref().take(AT_ONCE.min(1 + (at_most - ids.len()) / (PIECE / 4))).collect();
+            if some.is_empty() {
                 break;
             }
-            let found = self.encode_piece(piece)?;
-            if found.len() <= wanted {
-                ids.extend(found);
-                characters += piece.chars().count() as u64;
-            } else {
-                ids.extend(&found[..wanted]);
-                characters += self.characters_of(piece, wanted)?;
+            let found: Vec<Vec<u32>> =
+                some.par_iter().map(|piece| self.encode_piece(piece)).collect::<anyhow::Result<_>>()?;
+            for (piece, found) in some.into_iter().zip(found) {
+                let wanted = at_most - ids.len();
+                if found.len() <= wanted {
+                    ids.extend(found);
+                    characters += piece.chars().count() as u64;
+                } else if wanted > 0 {
+                    ids.extend(&found[..wanted]);
+                    characters += self.characters_of(piece, wanted)?;
+                }
             }
         }
         Ok((ids, characters))
@@ -294,7 +312,7 @@ mod tests {
         use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
         let mut inner = embedded().inner;
         inner.with_pre_tokenizer(Some(Metaspace::new('\u{2581}', PrependScheme::Always, false)));
-        let tokenizer = Tokenizer::new(inner).unwrap();
+        let tokenizer = Tokenizer::new(inner, String::new()).unwrap();
         assert!(!tokenizer.divisible);
         assert_eq!(tokenizer.pieces_of("one two", 1).count(), 1);
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::bad_input;
-use crate::record::parquet::{FILES, write_whole};
+use crate::files::write_whole;
+use crate::record::parquet::FILES;
 
 /// The experiment that a folder is for, as a file.
 pub const EXPERIMENT: &str = "experiment.toml";

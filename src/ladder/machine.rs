@@ -2,8 +2,6 @@
 
 use std::sync::LazyLock;
 
-use sha2::{Digest, Sha256};
-
 /// The machine and the program.
 #[derive(Debug, Clone)]
 pub struct Machine {
@@ -45,13 +43,8 @@ fn store_path() -> Option<String> {
     Some(format!("/nix/store/{package}"))
 }
 
-/// In hex.
-pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn program_sha256() -> Option<String> {
-    Some(sha256(std::fs::read(std::env::current_exe().ok()?).ok()?))
+    crate::hash::sha256_of_file(&std::env::current_exe().ok()?).ok()
 }
 
 /// Version, revision and, under Nix, store path: what `--version` prints.

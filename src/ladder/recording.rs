@@ -7,7 +7,7 @@ use super::run::{Ladder, status};
 use crate::model::rope::Rope;
 use crate::parallel::split;
 use crate::record::run::{PositionBand, Run, Status, TimelinePoint};
-use crate::train::bands::bands;
+use crate::train::bands::{BANDS, bands};
 use crate::train::toggles::{Keep, Loss, Offload};
 use crate::train::world::{Outcome, RankReport};
 
@@ -23,7 +23,7 @@ fn positions((run, started_unix_ms): (u32, i64), outcome: &Outcome) -> Vec<Posit
     let steps = outcome.steps.iter().zip(0u32..);
     let rows = steps.flat_map(|(report, step)| {
         // Without labels every position but the last has a target.
-        let bands = bands(&report.losses, |i| i + 1 < report.losses.len());
+        let bands = bands(&report.losses, BANDS, |i| i + 1 < report.losses.len());
         bands.into_iter().map(move |band| PositionBand {
             run,
             started_unix_ms,

@@ -2,18 +2,19 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
 use super::attempt::{Attempt, Purpose, attempts, describe, none_starts};
 use super::experiment::{Device, Experiment, TextSource};
-use super::machine::{Machine, sha256};
+use super::machine::Machine;
 use super::recording::{Measured, record};
 use super::resume;
 use crate::bad_input;
+use crate::control::Control;
 use crate::data::{Corpus, Tokenizer, books};
+use crate::hash::sha256_of_ids;
 use crate::memory::allocator;
 use crate::memory::category::Category;
 use crate::memory::host::HostMemory;
@@ -37,28 +38,6 @@ pub struct Ladder {
     /// Of the corpus's token ids, in hex.
     pub tokens_sha256: String,
     pub machine: Machine,
-}
-
-/// What holds a ladder that runs in another thread.
-#[derive(Debug)]
-pub struct Control {
-    /// Set to end it at the next layer.
-    pub cancelled: AtomicBool,
-    /// Whether it may write records; held while it does.
-    may_write: Mutex<bool>,
-}
-
-impl Default for Control {
-    fn default() -> Control {
-        Control { cancelled: AtomicBool::new(false), may_write: Mutex::new(true) }
-    }
-}
-
-impl Control {
-    /// From now on nothing is written, and nothing is being written.
-    pub fn leave(&self) {
-        *self.may_write.lock().unwrap_or_else(PoisonError::into_inner) = false;
-    }
 }
 
 /// How a ladder ended.
@@ -146,10 +125,10 @@ impl Ladder {
             none_starts(&attempts)?;
         }
         let corpus = corpus(&experiment, &attempts)?;
-        let ids: Vec<u8> = corpus.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         let toml = experiment.to_toml()?;
         let machine = Machine::here();
-        Ok(Ladder { experiment, toml, attempts, corpus, tokens_sha256: sha256(ids), machine })
+        let tokens_sha256 = sha256_of_ids(&corpus.ids);
+        Ok(Ladder { experiment, toml, attempts, corpus, tokens_sha256, machine })
     }
 
     /// What an earlier run of this ladder left in `dir` and needs not run again; an error
@@ -202,12 +181,13 @@ impl Ladder {
                 bar.suspend(|| notice(&said));
             }
             records.add(run, timeline, bands);
-            let may_write = control.may_write.lock().unwrap_or_else(PoisonError::into_inner);
-            if !*may_write {
+            let write = || {
+                records.write(dir).context("what ended before this run is whole: make room, and go on with --resume")
+            };
+            if control.write(write)?.is_none() {
                 ended.cancelled = true;
                 break;
             }
-            records.write(dir).context("what ended before this run is whole: make room, and go on with --resume")?;
         }
         bar.finish_and_clear();
         Ok(ended)

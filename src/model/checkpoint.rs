@@ -13,6 +13,18 @@ use super::{gguf_tokenizer, hf};
 use crate::bad_input;
 use crate::parallel::shard::WeightSource;
 
+/// Files of a model in transformers' format beside its weights, of which some may be missing.
+pub const BESIDE_WEIGHTS: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+];
+
 /// An open model: its sizes, its own rope, its weights.
 pub struct Checkpoint {
     pub path: PathBuf,
@@ -47,8 +59,25 @@ impl Checkpoint {
             bad_input!("{}: there is no such model: give a folder with config.json, or a GGUF file", path.display());
         }
         let file = Gguf::open(path)?;
-        let (config, rope) = (file.config().clone(), file.rope().clone());
+        let (mut config, rope) = (file.config().clone(), file.rope().clone());
+        // The file's own word for itself is often a training run's.
+        config.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Checkpoint { path: path.to_path_buf(), config, rope, weights: Weights::Gguf(Box::new(file)) })
+    }
+
+    /// Name and bytes of the files that go with the weights wherever they are saved: the
+    /// tokenizer's, and what generation begins with.
+    pub fn companions(&self) -> Vec<(String, Vec<u8>)> {
+        match &self.weights {
+            Weights::Gguf(_) => {
+                let tokenizer = self.tokenizer_json().ok();
+                tokenizer.map(|text| ("tokenizer.json".to_string(), text.into_bytes())).into_iter().collect()
+            }
+            Weights::Folder(_) => {
+                let names = BESIDE_WEIGHTS.iter().filter(|name| **name != "config.json");
+                names.filter_map(|name| Some((name.to_string(), std::fs::read(self.path.join(name)).ok()?))).collect()
+            }
+        }
     }
 
     /// The text of the model's tokenizer.json.

@@ -1,6 +1,6 @@
 //! Weights from safetensors files, read a part at a time as f32.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,36 @@ use crate::parallel::shard::WeightSource;
 pub const INDEX: &str = "model.safetensors.index.json";
 /// The file of a model in one.
 pub const SINGLE: &str = "model.safetensors";
+
+/// Which file each tensor is in, by an index.
+fn weight_map(index: &Path) -> Result<HashMap<String, String>> {
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let map = match std::fs::read(index).map(|bytes| serde_json::from_slice::<Index>(&bytes)) {
+        Ok(Ok(index)) => index.weight_map,
+        Ok(Err(error)) => bad_input!("{}: {error}: not an index of safetensors files", index.display()),
+        Err(error) => bad_input!("{}: {error}", index.display()),
+    };
+    if let Some(outside) = map.values().find(|name| Path::new(name).components().count() != 1) {
+        bad_input!("{}: the file `{outside}` is not one of this folder", index.display());
+    }
+    Ok(map)
+}
+
+fn files_of(weight_map: &HashMap<String, String>, folder: &Path) -> Vec<PathBuf> {
+    let names: BTreeSet<&String> = weight_map.values().collect();
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
+/// The files of weights that a folder's index names, whether they are there or not.
+///
+/// # Errors
+/// [`BadInput`](crate::error::BadInput) if there is no index or it can't be read.
+pub fn shards(folder: &Path) -> Result<Vec<PathBuf>> {
+    Ok(files_of(&weight_map(&folder.join(INDEX))?, folder))
+}
 
 /// Where a tensor stands.
 #[derive(Debug, Clone)]
@@ -56,24 +86,9 @@ impl Safetensors {
             }
             return Safetensors::open(&[single]);
         }
-        #[derive(serde::Deserialize)]
-        struct Index {
-            weight_map: HashMap<String, String>,
-        }
-        let index_file = match std::fs::read(&index).map(|bytes| serde_json::from_slice::<Index>(&bytes)) {
-            Ok(Ok(index)) => index,
-            Ok(Err(error)) => bad_input!("{}: {error}: not an index of safetensors files", index.display()),
-            Err(error) => bad_input!("{}: {error}", index.display()),
-        };
-        let mut names: Vec<&String> = index_file.weight_map.values().collect();
-        names.sort();
-        names.dedup();
-        if let Some(outside) = names.iter().find(|name| Path::new(name).components().count() != 1) {
-            bad_input!("{}: the file `{outside}` is not one of this folder", index.display());
-        }
-        let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
-        let all = Safetensors::open(&paths)?;
-        for (tensor, file) in &index_file.weight_map {
+        let weight_map = weight_map(&index)?;
+        let all = Safetensors::open(&files_of(&weight_map, folder))?;
+        for (tensor, file) in &weight_map {
             let found = all.tensors.get(tensor).map(|entry| &all.files[entry.file].0);
             if found != Some(&folder.join(file)) {
                 bad_input!("{}: `{tensor}` is not in {file}: download the model again", index.display());

@@ -51,8 +51,8 @@ pub struct Model<'a> {
     pub rope: &'a Rope,
     pub dtype: Dtype,
     pub weights: &'a dyn WeightSource,
-    /// The text of its tokenizer.json.
-    pub tokenizer: Option<&'a str>,
+    /// Name and bytes of the files beside the weights: the tokenizer's, a record.
+    pub companions: &'a [(String, Vec<u8>)],
 }
 
 /// Writes a model into `folder`, which must not exist: under a temporary name beside it
@@ -77,8 +77,8 @@ fn save_in_files_of(largest: u64, folder: &Path, model: &Model) -> Result<()> {
         std::fs::create_dir_all(&partial)?;
         write_weights(&partial, model, largest)?;
         write(&partial.join("config.json"), hf::write(model.config, model.rope, model.dtype.names().1).as_bytes())?;
-        if let Some(text) = model.tokenizer {
-            write(&partial.join("tokenizer.json"), text.as_bytes())?;
+        for (name, bytes) in model.companions {
+            write(&partial.join(name), bytes)?;
         }
         std::fs::rename(&partial, folder)?;
         Ok(())
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn model<'a>(config: &'a ModelConfig, rope: &'a Rope, dtype: Dtype, weights: &'a dyn WeightSource) -> Model<'a> {
-        Model { config, rope, dtype, weights, tokenizer: None }
+        Model { config, rope, dtype, weights, companions: &[] }
     }
 
     fn values(config: &ModelConfig, source: &dyn WeightSource) -> Vec<Vec<f32>> {
@@ -209,7 +209,8 @@ mod tests {
             let (config, folder) = (config(tied), dir.path().join(format!("{number}/saved")));
             std::fs::create_dir_all(folder.parent().unwrap()).unwrap();
             let rope = Rope::Yarn(Yarn::new(1e4, 4.0, 32));
-            let model = Model { tokenizer: Some("{}"), ..model(&config, &rope, Dtype::F32, &source) };
+            let companions = [("tokenizer.json".to_string(), b"{}".to_vec())];
+            let model = Model { companions: &companions, ..model(&config, &rope, Dtype::F32, &source) };
             save_in_files_of(largest, &folder, &model).unwrap();
             let opened = Checkpoint::open(&folder).unwrap();
             assert_eq!((&opened.config, &opened.rope), (&config, &rope));

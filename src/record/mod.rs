@@ -1,7 +1,7 @@
 //! What runs leave: rows, and the Parquet files that hold them.
 
 mod field;
-pub mod guard;
+pub mod losses;
 pub mod parquet;
 mod plausible;
 pub mod run;

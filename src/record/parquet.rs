@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use polars::prelude::{Column, DataFrame, DataType, ParquetReader, ParquetWriter, Scalar, SerReader};
 
 use super::field::{Field, table};
-use super::guard::guarded;
 use super::run::{PositionBand, Run, TimelinePoint};
 use super::{Records, plausible};
 use crate::bad_input;
+use crate::files::write_whole;
+use crate::guard::guarded;
 use crate::memory::category::Category;
 
 table!(Run, runs, read_runs, {
@@ -56,7 +57,7 @@ table!(PositionBand, positions, read_positions, {
 });
 
 /// A column that came after the first records were kept, as it reads where a file lacks it.
-struct Added {
+pub(super) struct Added {
     name: String,
     value: Scalar,
 }
@@ -86,27 +87,6 @@ fn added_to_runs() -> Vec<Added> {
 
 /// Names of the files.
 pub const FILES: [&str; 3] = ["timeline.parquet", "positions.parquet", "runs.parquet"];
-
-/// Writes bytes under a temporary name in the same folder and moves them into place.
-pub fn write_whole(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".partial");
-    let partial = path.with_file_name(name);
-    let result: Result<()> = (|| {
-        let mut file = File::create(&partial)?;
-        write(&mut file)?;
-        file.sync_all()?;
-        std::fs::rename(&partial, path)?;
-        // The name, too, is on disk before the next file is written.
-        #[cfg(unix)]
-        File::open(path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(())
-    })();
-    if result.is_err() {
-        let _ = std::fs::remove_file(&partial);
-    }
-    result.with_context(|| format!("could not write {}", path.display()))
-}
 
 impl Records {
     /// Writes the three files; `runs.parquet` last, so that a run's row always finds its others.
@@ -159,14 +139,15 @@ impl Records {
     }
 }
 
-fn write_table(dir: &Path, file: &str, mut table: DataFrame) -> Result<()> {
+pub(super) fn write_table(dir: &Path, file: &str, mut table: DataFrame) -> Result<()> {
     write_whole(&dir.join(file), |out| {
         ParquetWriter::new(out).finish(&mut table)?;
         Ok(())
     })
 }
 
-fn read<R>(path: &Path, added: &[Added], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
+/// Reads a file's rows; columns that it lacks as `added` says.
+pub(super) fn read<R>(path: &Path, added: &[Added], rows: impl FnOnce(&DataFrame) -> Result<Vec<R>>) -> Result<Vec<R>> {
     let missing = |problem: String| {
         let others = FILES.iter().any(|file| path.with_file_name(file).is_file());
         let advice = match others {
@@ -184,7 +165,7 @@ fn read<R>(path: &Path, added: &[Added], rows: impl FnOnce(&DataFrame) -> Result
         },
         Err(error) => return missing(error.to_string()),
     };
-    let parsed = guarded(path, bytes, || {
+    let parsed = guarded(path, bytes, "run the experiment again", || {
         let mut table = ParquetReader::new(file).finish()?;
         for Added { name, value } in added {
             if table.column(name).is_err() {

@@ -7,6 +7,7 @@ mod html;
 mod ladder;
 mod markdown;
 mod page;
+mod study;
 #[cfg(test)]
 mod tests;
 
@@ -15,10 +16,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use document::Block;
+use figure::Figure;
+pub use study::by_position;
 
 use crate::columns::columns;
+use crate::files::write_whole;
 use crate::record::Records;
-use crate::record::parquet::write_whole;
+use crate::record::losses::LOSSES;
+use crate::record::parquet::FILES;
 
 /// What was rendered.
 pub struct Report {
@@ -30,23 +36,31 @@ pub struct Report {
 
 /// Renders a folder's figures and page from its Parquet files.
 pub fn render(dir: &Path) -> Result<Report> {
+    if dir.join(LOSSES).is_file() && !dir.join(FILES[2]).is_file() {
+        return study::render(dir);
+    }
     let records = Records::read(dir)?;
     let figures = figure::all(&records)?;
     let ladder = ladder::Ladder::of(&records);
     let blocks = page::blocks(&records, &ladder, &figures);
+    let page = write_pages(dir, &page::title(&records), &blocks, &figures)?;
+    Ok(Report { summary: summary(&ladder, &page), page })
+}
 
+/// Writes a page as Markdown and HTML, and its figures; where the HTML page is.
+fn write_pages(dir: &Path, title: &str, blocks: &[Block], figures: &[Figure]) -> Result<PathBuf> {
     let folder = dir.join("figures");
     std::fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
     let write = |path: PathBuf, bytes: &[u8]| write_whole(&path, |file| Ok(file.write_all(bytes)?));
-    for figure in &figures {
+    for figure in figures {
         write(folder.join(format!("{}.svg", figure.name)), figure.svg.as_bytes())?;
         write(folder.join(format!("{}.png", figure.name)), &figure.png)?;
     }
     let by_name: HashMap<&str, &str> = figures.iter().map(|f| (f.name.as_str(), f.svg.as_str())).collect();
     let page = dir.join("report.html");
-    write(dir.join("report.md"), markdown::render(&blocks).as_bytes())?;
-    write(page.clone(), html::render(&page::title(&records), &blocks, &by_name).as_bytes())?;
-    Ok(Report { summary: summary(&ladder, &page), page })
+    write(dir.join("report.md"), markdown::render(blocks).as_bytes())?;
+    write(page.clone(), html::render(title, blocks, &by_name).as_bytes())?;
+    Ok(page)
 }
 
 /// The finding for a terminal.

@@ -3,6 +3,7 @@
 pub mod bands;
 pub mod evaluate;
 pub mod gathered;
+pub mod judge;
 pub mod ranks;
 pub mod saved;
 pub mod step;

@@ -8,6 +8,7 @@ mod ends;
 pub(super) mod fixture;
 mod ladder;
 mod legend;
+pub(super) mod losses;
 mod positions;
 mod predicted;
 pub(super) mod rows;

@@ -19,6 +19,11 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(60, 150, 205),
 ];
 
+/// The colour of the line with this number.
+pub fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
+}
+
 /// One rung and its attempts.
 pub struct Rung<'a> {
     pub name: &'a str,
@@ -96,7 +101,7 @@ impl<'a> Rung<'a> {
 
     /// Its colour in all figures.
     pub fn colour(&self) -> RGBColor {
-        COLOURS[self.index % COLOURS.len()]
+        colour(self.index)
     }
 
     /// Its mark in all figures, at a point.

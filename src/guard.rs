@@ -29,9 +29,10 @@ pub fn silence_guarded_panics() {
     }));
 }
 
-/// Runs a reader of the file at `path` of `bytes` bytes; none: it panicked.
-pub(super) fn guarded<R>(path: &Path, bytes: u64, read: impl FnOnce() -> R) -> Option<R> {
-    let message = format!("error: {}: not a whole Parquet file; run the experiment again\n", path.display());
+/// Runs a reader of the file at `path` of `bytes` bytes; none: it panicked. `advice`: what to
+/// do about a damaged file.
+pub fn guarded<R>(path: &Path, bytes: u64, advice: &str, read: impl FnOnce() -> R) -> Option<R> {
+    let message = format!("error: {}: not a whole Parquet file; {advice}\n", path.display());
     let ceiling = Ceiling::raise(ALWAYS_FREE.max(bytes.saturating_mul(EXPANSION)), message);
     READING.store(true, Relaxed);
     let result = catch_unwind(AssertUnwindSafe(read));
