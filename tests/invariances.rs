@@ -178,22 +178,34 @@ fn later_tokens_do_not_reach_earlier_losses() {
 }
 
 fn any_toggles() -> impl Strategy<Value = (Toggles, usize, bool)> {
-    let choice = (0..3usize, prop_oneof![Just(1usize), Just(2), Just(4), Just(8)], any::<[bool; 5]>());
-    (choice, 1..4usize, 16..80usize, 5..150usize).prop_map(|((cp, ranks, flags), every, tile, length)| {
-        let cp = [ContextParallel::None, ContextParallel::Ring, ContextParallel::Ulysses][cp];
-        let toggles = Toggles {
-            loss: if flags[0] { Loss::Full } else { Loss::Chunked { rows: tile } },
-            rope: Rope::Default { theta: 1e4 },
-            keep: if flags[1] { Keep::Inputs } else { Keep::Attention },
-            offload: if flags[2] { Offload::None } else { Offload::Host },
-            every,
-            tile,
-            cp,
-            ranks: if cp == ContextParallel::None { 1 } else { ranks },
-            moments: if flags[3] { Moments::Bf16 } else { Moments::F32 },
-        };
-        (toggles, length, flags[4])
-    })
+    let choice = (0..3usize, prop_oneof![Just(1usize), Just(2), Just(4), Just(8)], any::<[bool; 3]>());
+    // What is kept of all three layers or of some, and where: what the plan may choose.
+    let keep = prop_oneof![Just(Keep::Inputs), Just(Keep::Attention), (1..=3usize).prop_map(Keep::Layers)];
+    let offload = (0..3usize, 0..=3usize, 0..=3usize);
+    (choice, keep, offload, 1..4usize, 16..80usize, 5..150usize).prop_map(
+        |(choice, keep, offload, every, tile, length)| {
+            let (cp, ranks, flags) = choice;
+            let kept = 3 - keep.attention_from(3);
+            let offload = match offload {
+                (0, ..) => Offload::None,
+                (1, ..) => Offload::Host,
+                (_, inputs, attention) => Offload::Layers { inputs, attention: attention.min(kept) },
+            };
+            let cp = [ContextParallel::None, ContextParallel::Ring, ContextParallel::Ulysses][cp];
+            let toggles = Toggles {
+                loss: if flags[0] { Loss::Full } else { Loss::Chunked { rows: tile } },
+                rope: Rope::Default { theta: 1e4 },
+                keep,
+                offload,
+                every,
+                tile,
+                cp,
+                ranks: if cp == ContextParallel::None { 1 } else { ranks },
+                moments: if flags[1] { Moments::Bf16 } else { Moments::F32 },
+            };
+            (toggles, length, flags[2])
+        },
+    )
 }
 
 proptest! {

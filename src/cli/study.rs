@@ -31,15 +31,15 @@ pub fn meant(command: &Run) -> Result<Option<(Study, Option<PathBuf>)>> {
     let kept = begun.as_ref().map(|folder| folder.join(EXPERIMENT));
     let (text, shown, folder) = match (&command.experiment, &kept) {
         (Some(name), _) => match file::built_in(name) {
-            Some(text) => (Some(text.to_string()), name.clone(), Path::new(".").to_path_buf()),
+            Some(text) => (Some(text.to_string()), name.clone(), PathBuf::new()),
             None => {
                 let path = Path::new(name);
                 let small = path.metadata().is_ok_and(|m| m.is_file() && m.len() < 1 << 20);
                 let text = if small { std::fs::read_to_string(path).ok() } else { None };
-                (text, name.clone(), path.parent().unwrap_or(Path::new(".")).to_path_buf())
+                (text, name.clone(), path.parent().unwrap_or(Path::new("")).to_path_buf())
             }
         },
-        (None, Some(kept)) => (std::fs::read_to_string(kept).ok(), kept.display().to_string(), PathBuf::from(".")),
+        (None, Some(kept)) => (std::fs::read_to_string(kept).ok(), kept.display().to_string(), PathBuf::new()),
         (None, None) => return Ok(None),
     };
     match text.filter(|text| file::is_study(text)) {

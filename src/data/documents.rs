@@ -167,7 +167,7 @@ mod tests {
         let columns = columns.into_iter().map(|(name, rows)| Column::from(Series::new(name.into(), rows))).collect();
         let mut table = DataFrame::new(height, columns).unwrap();
         let file = File::create(path).unwrap();
-        ParquetWriter::new(file).with_row_group_size(Some(2)).finish(&mut table).unwrap();
+        ParquetWriter::new(file).with_row_group_size(Some(1)).finish(&mut table).unwrap();
     }
 
     fn all(path: &Path) -> Vec<(String, String)> {
@@ -186,7 +186,7 @@ mod tests {
         let four = [("x", "one"), ("y", "two"), ("z", "three"), ("c.parquet:0", "four")];
         assert_eq!(all(dir.path()), pairs(&four));
         assert_eq!(all(&path("b.parquet")), pairs(&four[..3]));
-        assert_eq!(row_groups(&path("b.parquet")).unwrap(), [(0, 2), (2, 1)]);
+        assert_eq!(row_groups(&path("b.parquet")).unwrap(), [(0, 1), (1, 1), (2, 1)]);
 
         std::fs::write(path("a.txt"), "some words").unwrap();
         assert!(of_path(dir.path()).err().unwrap().to_string().contains("both .txt and .parquet"));

@@ -59,9 +59,7 @@ impl Checkpoint {
             bad_input!("{}: there is no such model: give a folder with config.json, or a GGUF file", path.display());
         }
         let file = Gguf::open(path)?;
-        let (mut config, rope) = (file.config().clone(), file.rope().clone());
-        // The file's own word for itself is often a training run's.
-        config.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let (config, rope) = (file.config().clone(), file.rope().clone());
         Ok(Checkpoint { path: path.to_path_buf(), config, rope, weights: Weights::Gguf(Box::new(file)) })
     }
 

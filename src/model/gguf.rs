@@ -154,12 +154,9 @@ fn config(m: &Metadata, content: &Content) -> Result<ModelConfig> {
     let Some(eps) = m.float("attention.layer_norm_rms_epsilon")? else {
         bad_input!("{}: {} is missing", m.path.display(), m.key("attention.layer_norm_rms_epsilon"));
     };
-    let name = match content.metadata.get("general.name") {
-        Some(Value::String(name)) => name.clone(),
-        _ => m.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-    };
     Ok(ModelConfig {
-        name,
+        // The file's own word for itself (general.name) is often a training run's.
+        name: m.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         vocab_size: embedding.shape.dims().first().copied().unwrap_or(0),
         hidden_size,
         intermediate_size: m.needed("feed_forward_length")?,

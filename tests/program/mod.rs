@@ -71,3 +71,26 @@ pub fn text(bytes: &[u8]) -> String {
 pub fn records(dir: &Path) -> Records {
     Records::read(dir).unwrap()
 }
+
+/// A byte-level tokenizer without merges whose ids are the bytes.
+pub fn byte_tokenizer() -> String {
+    let mut letters: Vec<char> = Vec::new();
+    let printable = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
+    let mut others = 256;
+    for byte in 0..256u32 {
+        letters.push(char::from_u32(if printable(byte) { byte } else { others }).unwrap());
+        others += u32::from(!printable(byte));
+    }
+    let vocabulary: std::collections::HashMap<String, usize> =
+        letters.iter().enumerate().map(|(id, c)| (c.to_string(), id)).collect();
+    serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+        "post_processor": null,
+        "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+        "model": { "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocabulary, "merges": [] },
+    })
+    .to_string()
+}
