@@ -56,6 +56,8 @@ rustPlatform.buildRustPackage {
       ../build.rs
       ../examples
       ../experiments
+      ../reports/plan
+      ../reports/yarn/losses.parquet
       ../rustfmt.toml
       ../src
       ../tests

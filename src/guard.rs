@@ -1,6 +1,6 @@
-//! Reading a Parquet file that may be damaged or mean ill.
+//! Reading files that may be damaged or mean ill through libraries that trust them.
 //!
-//! The reader trusts the sizes that a file states. A flipped byte makes it panic, which
+//! The reader of Parquet trusts the sizes that a file states. A flipped byte makes it panic, which
 //! is caught, or ask for exbibytes, which would abort the process with no word about the
 //! file: while a guard stands, such an allocation ends the program as bad input does.
 
@@ -34,9 +34,15 @@ pub fn silence_guarded_panics() {
 pub fn guarded<R>(path: &Path, bytes: u64, advice: &str, read: impl FnOnce() -> R) -> Option<R> {
     let message = format!("error: {}: not a whole Parquet file; {advice}\n", path.display());
     let ceiling = Ceiling::raise(ALWAYS_FREE.max(bytes.saturating_mul(EXPANSION)), message);
+    let result = caught(read);
+    drop(ceiling);
+    result
+}
+
+/// Runs a library's reader that panics where it should refuse; none: it did.
+pub fn caught<R>(read: impl FnOnce() -> R) -> Option<R> {
     READING.store(true, Relaxed);
     let result = catch_unwind(AssertUnwindSafe(read));
     READING.store(false, Relaxed);
-    drop(ceiling);
     result.ok()
 }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use tokenizers::{NormalizedString, utils::SysRegex};
 
 use crate::bad_input;
+use crate::guard::caught;
 use crate::hash::sha256;
 
 /// The least size in bytes at which [`Tokenizer::pieces`] cuts a text.
@@ -56,9 +57,13 @@ impl Tokenizer {
     /// # Errors
     /// [`BadInput`](crate::error::BadInput) if it is not a tokenizer.
     pub fn from_json(json: &str, shown: &str) -> anyhow::Result<Self> {
-        match tokenizers::Tokenizer::from_bytes(json) {
-            Ok(inner) => Self::new(inner, sha256(json)),
-            Err(error) => bad_input!("{shown}: not a tokenizer in the format of tokenizer.json: {error}"),
+        // The library panics on some that are none.
+        match caught(|| Ok(Self::new(tokenizers::Tokenizer::from_bytes(json)?, sha256(json)))) {
+            Some(Ok(tokenizer)) => tokenizer,
+            Some(Err::<_, tokenizers::Error>(error)) => {
+                bad_input!("{shown}: not a tokenizer in the format of tokenizer.json: {error}")
+            }
+            None => bad_input!("{shown}: not a tokenizer in the format of tokenizer.json"),
         }
     }
 
