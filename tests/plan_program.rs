@@ -52,6 +52,17 @@ fn the_longest_length_fits_and_the_next_does_not() {
 }
 
 #[test]
+fn kept_plans_are_what_the_program_says() {
+    let one = [&ONE[..], &["--length", "1M", "--compare"]].concat();
+    for (file, arguments) in [("guide", &["guide"][..]), ("node8", &["node8"]), ("8b-1m", &one)] {
+        let kept = std::fs::read_to_string(format!("{}/reports/plan/{file}.txt", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let (status, out, err) = plan(arguments);
+        assert_eq!(status, Some(0), "{err}");
+        assert_eq!(out, kept, "{file}");
+    }
+}
+
+#[test]
 fn every_rung_of_an_experiment_is_planned() {
     for (name, rungs) in [("guide", 5), ("node8", 4), ("small", 6)] {
         let (status, out, err) = plan(&[name, "--json"]);
