@@ -102,7 +102,7 @@ fn chart(canvas: &Canvas, settings: &[Vec<&LossBand>], text: &str) -> Result<()>
         canvas.dashed(&[(at, frame.top), (at, frame.bottom)], 1.2, GREY.to_rgba(), 3.0, 4.0)?;
         let said = format!("the model's own length, {}", format_tokens(own as u64));
         let side = if own < longest / 2.0 { (8.0, Align::Left) } else { (-8.0, Align::Right) };
-        label(canvas, &said, (at + side.0, frame.bottom - 16.0), side.1, false, GREY)?;
+        label(canvas, &said, (at + side.0, frame.top + 8.0), side.1, false, GREY)?;
     }
     let (mut ends, mut drawn) = (Vec::new(), Vec::new());
     for setting in settings {
